@@ -9,6 +9,7 @@
 #include "common/base/thread_pool.h"
 #include "common/job/job_data.h"
 #include "common/job/job_source.h"
+#include "common/job/resolved_job.h"
 #include "common/math/sparse_optimizer.h"
 #include "proto/job.pb.h"
 
@@ -149,7 +150,11 @@ void ResolveCluster(Cluster* cluster) {
   if (cluster->listen_host().empty()) cluster->set_listen_host("127.0.0.1");
 }
 
-void ResolveCheckpoint(CheckpointPolicy* policy) {
+void ResolveCheckpoint(Job* job) {
+  // Without a word of the user, a loss does not start hours of training over.
+  if (!job->has_checkpoint()) job->mutable_checkpoint()->set_max_rollbacks(0);
+  CheckpointPolicy* const policy = job->mutable_checkpoint();
+  if (policy->none()) return;
   SET_DEFAULT(policy, at_end, true);
   SET_DEFAULT(policy, keep, 3);
   SET_DEFAULT(policy, full_every, 8);
@@ -340,9 +345,9 @@ void ResolveJob(Job* job) {
   ResolveOptimizer(job->default_table().optimizer(), job->mutable_dense_optimizer());
   ResolveTrain(job->mutable_train());
   ResolveCluster(job->mutable_cluster());
-  if (job->has_checkpoint()) ResolveCheckpoint(job->mutable_checkpoint());
+  ResolveCheckpoint(job);
   if (job->has_evaluate()) {
-    SET_DEFAULT(job->mutable_evaluate(), keep_best, job->has_checkpoint());
+    SET_DEFAULT(job->mutable_evaluate(), keep_best, WritesCheckpoints(*job));
   }
   if (job->has_cache()) SET_DEFAULT(job->mutable_cache(), window_steps, kDefaultWindowSteps);
   if (job->has_fae()) ResolveFae(job->mutable_fae());

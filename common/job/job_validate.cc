@@ -13,6 +13,7 @@
 #include "common/base/text.h"
 #include "common/job/job_data.h"
 #include "common/job/job_source.h"
+#include "common/job/resolved_job.h"
 #include "common/math/sparse_optimizer.h"
 #include "common/math/table_spec.h"
 #include "common/net/rpc.h"
@@ -312,7 +313,7 @@ class Validator {
   }
 
   absl::Status CheckCheckpoint() const {
-    if (!job_.has_checkpoint()) return absl::OkStatus();
+    if (!WritesCheckpoints(job_)) return absl::OkStatus();
     const CheckpointPolicy& policy = job_.checkpoint();
     RETURN_IF_ERROR(Range("checkpoint.every_steps", policy.every_steps(), 0, kMaxSteps));
     RETURN_IF_ERROR(Range("checkpoint.keep", policy.keep(), 1, kMaxCheckpoints));
@@ -331,9 +332,8 @@ class Validator {
                            "choose one");
     }
     RETURN_IF_ERROR(Range("evaluate.every_steps", policy.every_steps(), 0, kMaxSteps));
-    if (policy.keep_best() && !job_.has_checkpoint()) {
-      return source_.Error("evaluate.keep_best",
-                           "needs a checkpoint policy; write `checkpoint {}`, too");
+    if (policy.keep_best() && !WritesCheckpoints(job_)) {
+      return source_.Error("evaluate.keep_best", "needs checkpoints; checkpoint.none is true");
     }
     return CheckHeldOut(job_, source_, "evaluate");
   }

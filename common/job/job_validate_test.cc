@@ -451,7 +451,29 @@ TEST(ValidateJob, APolicyForCheckpointsIsFilledIn) {
   EXPECT_EQ(job->cluster().node_lease_s(), 20u);
   EXPECT_EQ(job->cluster().host_timeout_s(), 30u);
   EXPECT_EQ(job->cluster().host_wait_s(), 300u);
-  EXPECT_FALSE(ParseJob(kJob, "j", {})->has_checkpoint());
+}
+
+TEST(ValidateJob, WithoutAPolicyTheTrainedModelIsKept) {
+  const auto job = ParseJob(kJob, "j", {});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(WritesCheckpoints(*job));
+  EXPECT_TRUE(job->checkpoint().at_end());
+  EXPECT_EQ(job->checkpoint().every_steps(), 0u);
+  EXPECT_EQ(job->checkpoint().max_rollbacks(), 0u) << "a loss ends it";
+  const auto again = ParseJob(JobToText(*job), "j", {});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->SerializeAsString(), job->SerializeAsString());
+  EXPECT_EQ(ParseJob(kJob, "j", {"checkpoint={}"})->checkpoint().max_rollbacks(), 10u);
+
+  for (const char* rest : {"", "checkpoint.every_steps=10"}) {
+    std::vector<std::string> overrides = {"checkpoint.none=true", "evaluate.every_steps=5"};
+    if (*rest != '\0') overrides.emplace_back(rest);
+    const auto none = ParseJob(kJob, "j", overrides);
+    ASSERT_TRUE(none.ok()) << none.status();
+    EXPECT_FALSE(WritesCheckpoints(*none));
+    EXPECT_FALSE(none->evaluate().keep_best());
+    EXPECT_FALSE(WritesCheckpoints(*ParseJob(JobToText(*none), "j", {})));
+  }
 }
 
 TEST(MaxPendingSizeTest, WhatTheDenseParametersAlwaysTakeHasToFit) {
@@ -526,16 +548,16 @@ TEST(EvaluateTest, SaysWhenAndHasHeldOutRows) {
   EXPECT_EQ(ErrorOf({"evaluate.every_passes=1", "evaluate.every_steps=5"}),
             "--set evaluate.every_passes=1: evaluate.every_passes is set, and "
             "evaluate.every_steps as well; choose one");
-  EXPECT_EQ(ErrorOf({"evaluate.every_steps=5", "evaluate.keep_best=true"}),
-            "--set evaluate.keep_best=true: evaluate.keep_best needs a checkpoint policy; write "
-            "`checkpoint {}`, too");
+  EXPECT_THAT(
+      ErrorOf({"evaluate.every_steps=5", "evaluate.keep_best=true", "checkpoint.none=true"}),
+      testing::HasSubstr("evaluate.keep_best needs checkpoints; checkpoint.none is true"));
   EXPECT_EQ(ErrorOf({"evaluate={every_steps: 5}", "data.test_share=0"}),
             "--set evaluate={every_steps: 5}: evaluate needs held-out rows: set data.test_path, or "
             "data.test_share above 0");
 }
 
 TEST(EvaluateTest, TheBestIsKeptWhereThereAreCheckpoints) {
-  EXPECT_FALSE(ParseJob(kJob, "j", {"evaluate.every_steps=5"})->evaluate().keep_best());
+  EXPECT_TRUE(ParseJob(kJob, "j", {"evaluate.every_steps=5"})->evaluate().keep_best());
   EXPECT_TRUE(
       ParseJob(kJob, "j", {"evaluate.every_steps=5", "checkpoint={}"})->evaluate().keep_best());
   EXPECT_FALSE(ParseJob(kJob, "j", {"evaluate={every_steps: 5 keep_best: false}", "checkpoint={}"})

@@ -204,6 +204,10 @@ TlsFiles TlsFilesOf(const Tls& tls, Role role) {
   return {tls.certificate(), tls.private_key(), tls.ca()};
 }
 
+bool WritesCheckpoints(const Job& resolved) {
+  return resolved.has_checkpoint() && !resolved.checkpoint().none();
+}
+
 ConfigureRequest MakeConfigureRequest(const Job& resolved, const std::string& job_id,
                                       uint64_t generation, ServerIndex index) {
   ConfigureRequest request;
@@ -217,7 +221,7 @@ ConfigureRequest MakeConfigureRequest(const Job& resolved, const std::string& jo
   request.set_staleness_steps(resolved.train().staleness_steps());
   request.set_durability(resolved.cluster().durability());
   if (resolved.has_init()) *request.mutable_init() = resolved.init();
-  if (resolved.has_checkpoint()) {
+  if (WritesCheckpoints(resolved)) {
     const CheckpointPolicy& policy = resolved.checkpoint();
     request.set_checkpoint_directory(policy.directory());
     request.set_checkpoint_every_steps(policy.every_steps());

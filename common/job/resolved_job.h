@@ -92,6 +92,9 @@ bool HoldsDenseParameters(const Job& resolved);
 // The files that a process of `role` uses; all empty: plain text.
 TlsFiles TlsFilesOf(const Tls& tls, Role role);
 
+// Whether the job has checkpoints at all, and with them a folder for these.
+bool WritesCheckpoints(const Job& resolved);
+
 // The request that makes a server the owner of its shard of a job. The launcher sends it, and each
 // worker sends it again to check that its servers hold the tables that it expects.
 // REQUIRES: index < job.cluster.servers

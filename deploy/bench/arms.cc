@@ -125,7 +125,7 @@ JobChange ChangeOf(Arm arm, const Job& job, uint64_t budget, const std::string& 
 
 JobChange CommonChange(const Job& job, int64_t steps, int64_t evaluations) {
   JobChange change;
-  if (job.has_checkpoint()) change.clear.push_back("checkpoint");
+  change.set.push_back("checkpoint.none=true");
   if (evaluations == 0) {
     if (job.has_evaluate()) change.clear.push_back("evaluate");
     return change;

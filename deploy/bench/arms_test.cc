@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_split.h"
 #include "common/job/job_loader.h"
+#include "common/job/resolved_job.h"
 
 namespace thermocline {
 namespace {
@@ -98,17 +99,20 @@ TEST(Arms, ACacheGetsRoomForABatchBesideTheRowsThatItHolds) {
 TEST(Arms, RunsAreEvaluatedEquallyOftenAndEndTogether) {
   EXPECT_THAT(CommonChange(ResolvedJob(), 1000, 20).set, Contains("evaluate.every_steps=50"));
   EXPECT_THAT(CommonChange(ResolvedJob(), 3, 20).set, Contains("evaluate.every_steps=1"));
-  EXPECT_THAT(CommonChange(ResolvedJob(), 1000, 0).set, IsEmpty());
+  EXPECT_THAT(CommonChange(ResolvedJob(), 1000, 0).set, ElementsAre("checkpoint.none=true"));
   const Job own = ResolvedJob(
       "evaluate { every_steps: 7 patience: 2 } checkpoint { every_steps: 5 directory: \"/c\" }");
   const JobChange evaluated = CommonChange(own, 1000, 20);
-  EXPECT_THAT(evaluated.clear, ElementsAre("checkpoint"));
-  EXPECT_THAT(evaluated.set, ElementsAre("evaluate.patience=0", "evaluate.keep_best=false"));
-  EXPECT_TRUE(ParseJob(JobToText(own), "j", evaluated.set, evaluated.clear).ok());
+  EXPECT_THAT(evaluated.clear, IsEmpty());
+  EXPECT_THAT(evaluated.set, ElementsAre("checkpoint.none=true", "evaluate.patience=0",
+                                         "evaluate.keep_best=false"));
+  const auto changed = ParseJob(JobToText(own), "j", evaluated.set, evaluated.clear);
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  EXPECT_FALSE(WritesCheckpoints(*changed));
   // A run that is timed has no evaluations.
   const JobChange timed = CommonChange(own, 1000, 0);
-  EXPECT_THAT(timed.clear, ElementsAre("checkpoint", "evaluate"));
-  EXPECT_THAT(timed.set, IsEmpty());
+  EXPECT_THAT(timed.clear, ElementsAre("evaluate"));
+  EXPECT_THAT(timed.set, ElementsAre("checkpoint.none=true"));
 }
 
 TEST(Arms, TheTargetIsBelowEveryRunOfRemoteCpu) {

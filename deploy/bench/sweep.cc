@@ -106,12 +106,12 @@ std::string JobText(const SweepShape& shape, int64_t steps, const std::string& f
   const std::vector<int> widths(static_cast<size_t>(shape.layers), shape.width);
   const std::string mlp = absl::StrJoin(widths, ", ");
   const int64_t passes = 1 + steps * shape.batch / SweepRows(shape, steps);
-  std::string text =
-      absl::StrCat("name: \"sweep\"\nseed: 1\ndata { format: DLRM_NPY path: \"", folder,
-                   "\" num_dense: ", shape.dense, " }\ndefault_table { dim: ", shape.dim,
-                   " optimizer { adagrad {} } }\ndlrm { bottom: [", mlp, "] top: [", mlp,
-                   "] }\ntrain { batch_size: ", shape.batch, " passes: ", passes,
-                   " max_steps: ", steps, " learning_rate { base: 0.01 } }\n");
+  std::string text = absl::StrCat(
+      "name: \"sweep\"\nseed: 1\ndata { format: DLRM_NPY path: \"", folder,
+      "\" num_dense: ", shape.dense, " }\ndefault_table { dim: ", shape.dim,
+      " optimizer { adagrad {} } }\ndlrm { bottom: [", mlp, "] top: [", mlp,
+      "] }\ntrain { batch_size: ", shape.batch, " passes: ", passes, " max_steps: ", steps,
+      " learning_rate { base: 0.01 } }\ncheckpoint { none: true }\n");
   if (!shape.device.empty()) absl::StrAppend(&text, "device: ", shape.device, "\n");
   for (int table = 0; table < shape.sparse; ++table) {
     absl::StrAppend(&text, "feature { name: \"t", table, "\" columns: ", shape.lookups, " }\n");

@@ -82,7 +82,10 @@ int RunBenchTrain(const BenchTrainFlags& flags) {
     if (!directory.ok()) return fail(directory.status().message());
     Job run_job = *job;
     run_job.mutable_checkpoint()->clear_directory();  // Each run has its own.
-    if (!job->has_checkpoint()) run_job.clear_checkpoint();
+    if (run_job.checkpoint().every_steps() == 0) {    // The trained model's is not asked for.
+      run_job.mutable_checkpoint()->set_none(true);
+      if (job->has_evaluate()) run_job.mutable_evaluate()->set_keep_best(false);
+    }
     FillCheckpointDirectory(*directory, &run_job);
     const absl::Status certificates = MakeCertificates(*directory, &run_job);
     if (!certificates.ok()) return fail(certificates.message());

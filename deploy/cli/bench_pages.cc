@@ -10,7 +10,8 @@ namespace {
 void AddTrainRuns(CLI::App* command, Action* action) {
   const auto flags = std::make_shared<BenchTrainFlags>();
   CLI::App* train =
-      AddCommand(command, "train", "runs a job several times: median and spread of samples/s", "");
+      AddCommand(command, "train", "runs a job several times: median and spread of samples/s",
+                 "Checkpoints are written only on the way, where checkpoint.every_steps says so.");
   AddJobFlags(train, flags.get(), true, "gets one folder a run; default: runs/NAME-bench-TIME");
   AddValue(train, "--repeats", &flags->repeats, "N", "runs of the job; default 3")
       ->transform(WholeNumber(1, 1000));

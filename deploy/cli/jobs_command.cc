@@ -11,6 +11,7 @@
 #include "common/base/timing.h"
 #include "common/disk/file_list.h"
 #include "common/job/job_loader.h"
+#include "common/job/resolved_job.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/host_commands.h"
 #include "deploy/console/format.h"
@@ -112,7 +113,7 @@ absl::StatusOr<Target> FindTarget(const std::string& name) {
 // The last checkpoint, so that what was trained since the one before is not lost.
 void MakeCheckpoint(const Target& target, absl::Duration timeout, SignalWatch* signals) {
   const auto job = LoadJob(target.run_dir + "/job.textproto", {});
-  if (!job.ok() || !job->has_checkpoint()) return;
+  if (!job.ok() || !WritesCheckpoints(*job)) return;
   if (!ReadMetricsTail(target.run_dir + "/metrics.jsonl").progress.has_value())
     return;  // Nothing is trained.
   std::printf("writing a checkpoint\n");

@@ -126,9 +126,9 @@ absl::StatusOr<Job> JobToTrain(const TrainFlags& flags, bool resumes) {
     return absl::InvalidArgumentError("--resume needs --run-dir, the folder of the run");
   }
   absl::StatusOr<Job> job = LoadChangedJob(flags, flags.run_dir + "/job.textproto");
-  if (job.ok() && !job->has_checkpoint()) {
+  if (job.ok() && !WritesCheckpoints(*job)) {
     return absl::FailedPreconditionError(
-        "the job has no checkpoint policy (`checkpoint {}`): there is nothing to resume");
+        "the job writes no checkpoints (checkpoint.none): there is nothing to resume");
   }
   return job;
 }
@@ -218,7 +218,7 @@ absl::Status CheckDataOf(const TrainFlags& flags, const std::string& checkpoint,
 // Locks the checkpoint directory and finds where in it the run begins.
 absl::Status SetUpCheckpoints(const TrainFlags& flags, bool resumes, ByteScan* scan,
                               RunSetup* setup) {
-  if (!setup->job.has_checkpoint()) return absl::OkStatus();
+  if (!WritesCheckpoints(setup->job)) return absl::OkStatus();
   FillCheckpointDirectory(setup->directory, &setup->job);
   PosixDisk disk;
   CheckpointStore store(&disk, setup->job.checkpoint().directory());
@@ -417,7 +417,7 @@ absl::StatusOr<JobPrograms> FindProgramsOf(const JobFlags& flags) {
 }
 
 void FillCheckpointDirectory(const RunDirectory& directory, Job* job) {
-  if (!job->has_checkpoint() || !job->checkpoint().directory().empty()) return;
+  if (!WritesCheckpoints(*job) || !job->checkpoint().directory().empty()) return;
   job->mutable_checkpoint()->set_directory(directory.CheckpointDirectory());
 }
 

@@ -174,11 +174,15 @@ absl::StatusOr<Prepared> Prepare(SubmitFlags flags) {
   std::vector<std::string> notices;
   submission.job_name = job.name();
   submission.hosts = hosts;
-  submission.resumable = job.has_checkpoint();
+  submission.resumable = WritesCheckpoints(job);
   if (!submission.resumable) {
     notices.push_back(
-        "the job has no checkpoint policy: after a loss of a host, or at the walltime, it does not "
-        "go on");
+        "the job writes no checkpoints (checkpoint.none): after a loss of a host, or at the "
+        "walltime, it does not go on");
+  } else if (job.checkpoint().every_steps() == 0) {
+    notices.push_back(
+        "checkpoint.every_steps is 0: with the loss of a host all that was trained is lost, or the "
+        "job ends (checkpoint.max_rollbacks)");
   }
   submission.port = static_cast<uint32_t>(flags.port);
   submission.node_dir = flags.node_dir;

@@ -26,6 +26,10 @@
 
 namespace thermocline {
 
+// How long the last checkpoint of a job that is asked to end is tried again, and may do nothing.
+// Agents hold on for 25 s (deploy/node/node.cc).
+inline constexpr absl::Duration kLastRequestPatience = absl::Seconds(20);
+
 struct GenerationState {
   using Stage = JobMachine::Stage;
   // What is waited for in Stage::kAsking.
@@ -67,7 +71,8 @@ struct GenerationState {
   uint32_t restarts_when_asked = 0;
   std::vector<ServerReport> reports;  // Before the digest.
   absl::StatusOr<Digest> digest = absl::UnknownError("not asked");
-  Step last = kNoStep;  // That was trained.
+  Step reported = kNoStep;  // By worker 0.
+  Step last = kNoStep;      // That was trained.
 
   // Why it ends.
   absl::Status fatal;          // What can't be done here.

@@ -122,9 +122,12 @@ struct CheckpointRequested {
   std::string id;
 };
 // By SIGTERM an engine ends a controller, too, and may start another, which then goes on.
+// The first one leaves a checkpoint of what is trained; a user who repeats it stops the job at
+// once.
 struct UserStop {
   std::string how;  // "stopped by signal 2 (Interrupt)"
   bool by_engine = false;
+  bool at_once = false;
 };
 struct AllStopped {};  // The answer to StopProcesses: no process is left.
 // The runner can't do something that the job needs.

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/job/resolved_job.h"
 #include "deploy/job/job_machine_state.h"
 
 namespace thermocline {
@@ -40,9 +41,9 @@ Step JobMachine::reached() const { return state_->reached(); }
 
 JobMachine::State::State(JobMachineOptions options)
     : options_(std::move(options)),
-      writes_checkpoints_(options_.job.has_checkpoint() && !options_.eval_only),
+      writes_checkpoints_(WritesCheckpoints(options_.job) && !options_.eval_only),
       generation_(options_.start, options_.job.cluster()),
-      budgets_(options_.job, writes_checkpoints_, options_.start.spent),
+      budgets_(options_.job, CanGoBack(), options_.start.spent),
       samples_(options_.job.train().batch_size()),
       hosts_(options_.build) {}
 
@@ -62,6 +63,10 @@ void JobMachine::State::Take(absl::Duration now, const JobEvent& event) {
   now_ = std::max(now_, now);
   std::visit([this](const auto& e) { On(e); }, event);
   Advance();
+}
+
+bool JobMachine::State::CanGoBack() const {
+  return writes_checkpoints_ && options_.job.checkpoint().max_rollbacks() > 0;
 }
 
 bool JobMachine::State::IsConfiguredOnce() const {

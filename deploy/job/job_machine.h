@@ -19,7 +19,7 @@
 namespace thermocline {
 
 struct JobMachineOptions {
-  Job job;  // As LoadJob returns it; where it has a checkpoint policy, with a directory.
+  Job job;  // As LoadJob returns it; where it writes checkpoints, with a directory.
   GenerationStart start;
   bool is_resumed = false;
   std::vector<std::string> notices;  // Said as it begins.
@@ -52,8 +52,10 @@ struct JobMachineOptions {
 //   any of these      something can't be done, a start takes too long, hosts don't come
 //                                                          kStopping
 //                     UserStop                             kStopping; once trained, kWritingResult;
-//                                                          over several hosts, one by the engine:
-//                                                          after a checkpoint, or the job's own end
+//                                                          the first one while it trains or
+//                                                          finishes: after a checkpoint. Over
+//                                                          several hosts, one by the engine: after
+//                                                          that, or the job's own end
 //                     a process ended that should not have and is not started again, a host is
 //                     lost with a process, a restarted server can't recover, nothing advances,
 //                     acknowledged pushes are lost, it is not known whether a manifest is on the

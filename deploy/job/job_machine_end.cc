@@ -10,10 +10,6 @@ namespace {
 // How long processes may take to end by themselves.
 constexpr absl::Duration kGrace = absl::Seconds(5);
 constexpr absl::Duration kGraceAfterFailure = absl::Seconds(2);
-// How long the last checkpoint of an engine's stop is tried again. Agents hold on for 25 s
-// (deploy/node/node.cc).
-constexpr absl::Duration kLastRequestPatience = absl::Seconds(20);
-
 constexpr absl::Duration kFinalStatusTimeout = absl::Seconds(10);
 // From a broken connection until the server's end is seen.
 constexpr absl::Duration kDeathNotice = absl::Seconds(1);
@@ -110,18 +106,13 @@ void JobMachine::State::On(const event::RunnerFailed& failed) { Fail(failed.stat
 
 void JobMachine::State::On(const event::UserStop& stop) {
   // A user's stop is one for good, whatever the engine does as well.
-  if (!user_stop_.empty() && (stop.by_engine || !is_engines_stop_)) return;
-  user_stop_ = stop.how;
-  is_engines_stop_ = stop.by_engine;
-  if (stop.by_engine && options_.num_hosts > 0) {
-    // Its hosts hold on for a while (deploy/node/node.cc).
-    if (stage_ == Stage::kFinishing || stage_ == Stage::kAsking) return;
-    if (stage_ == Stage::kTraining && generation_.checkpoints != nullptr) {
-      Tell(absl::StrCat(stop.how, ": writing a checkpoint"));
-      last_request_by_ = now_ + kLastRequestPatience;
-      return generation_.checkpoints->clients().Add(kLastRequest);
-    }
+  const bool is_first = user_stop_.empty();
+  if (!is_first && stop.by_engine) return;
+  if (is_first || is_engines_stop_) {
+    user_stop_ = stop.how;
+    is_engines_stop_ = stop.by_engine;
   }
+  if (is_first && !stop.at_once && MakesLastCheckpoint(stop)) return;
   const absl::Status stopped = absl::CancelledError(user_stop_);
   if (stage_ == Stage::kFinishing) generation_.checkpoint_error = stopped;
   if (stage_ == Stage::kFinishing || stage_ == Stage::kAsking) return WriteResult(stopped);
@@ -132,6 +123,26 @@ void JobMachine::State::On(const event::UserStop& stop) {
 void JobMachine::State::GiveUp(const absl::Status& trouble) {
   generation_.trouble = trouble;
   Settle();
+}
+
+bool JobMachine::State::IsAwaitedByHosts() const {
+  return is_engines_stop_ && options_.num_hosts > 0;
+}
+
+// Whether the job goes on until what is trained has its checkpoint. Where nothing is known to be
+// trained since the base, there is nothing to keep.
+bool JobMachine::State::MakesLastCheckpoint(const event::UserStop& stop) {
+  GenerationState& g = generation_;
+  last_request_by_ = now_ + kLastRequestPatience;
+  if (stage_ == Stage::kFinishing) return true;
+  if (stage_ == Stage::kAsking) return IsAwaitedByHosts();
+  if (stage_ != Stage::kTraining || g.checkpoints == nullptr) return false;
+  const bool has_trained = std::max(g.reported, g.stall.reached()) >= g.start.first_step();
+  if (!has_trained && !IsAwaitedByHosts()) return false;
+  Tell(absl::StrCat(stop.how, ": writing a checkpoint",
+                    stop.by_engine ? "" : "; Ctrl-C again ends the job without it"));
+  g.checkpoints->clients().Add(kLastRequest);
+  return true;
 }
 
 // Waits for other processes that end: all failures are judged together.
@@ -148,7 +159,7 @@ void JobMachine::State::Settle() {
 void JobMachine::State::OnSettled() {
   const Cause cause = FindCause();
   const Stage from = generation_.settles_from;
-  const bool is_lost = writes_checkpoints_ && !cause.reason.empty();
+  const bool is_lost = CanGoBack() && !cause.reason.empty();
   if (from != Stage::kAsking && (from != Stage::kFinishing || is_lost)) return Stop();
   if (from == Stage::kFinishing) generation_.checkpoint_error = cause.status;
   WriteResult(cause.status);

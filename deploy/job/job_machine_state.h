@@ -88,12 +88,14 @@ class JobMachine::State {
   void AskStatus(absl::Duration timeout, bool is_final);
   void WorkOnCheckpoints();
   void ReportCheckpoints();
+  void OnFinished(const absl::Status& error);
   void WorkOnEvaluations();
 
   // job_machine_end.cc: how it ends, and what follows.
   void On(const event::DigestReady& ready);
   void On(const event::ResultWritten& written);
   void On(const event::UserStop& stop);
+  bool MakesLastCheckpoint(const event::UserStop& stop);
   void On(const event::AllStopped&);
   void On(const event::RunnerFailed& failed);
   void OnTrained();
@@ -116,10 +118,10 @@ class JobMachine::State {
   bool IsOurs(uint64_t generation) const { return generation == generation_.start.generation; }
   bool IsRunning() const { return stage_ < Stage::kWritingResult; }  // It may go on.
   bool IsConfiguredOnce() const;
-  // Whether the loss decides how its hot and cold batches take turns.
-  bool SchedulesBatches() const;
-  // Whether its workers wait for what is decided on a report of worker 0.
-  bool TakesReports() const;
+  bool CanGoBack() const;         // A loss may lead to another generation.
+  bool IsAwaitedByHosts() const;  // An engine's stop, and agents hold on (deploy/node/node.cc).
+  bool SchedulesBatches() const;  // By the loss: hot and cold batches take turns.
+  bool TakesReports() const;      // Workers wait for what is decided on one of worker 0.
   bool LoadsRows() const { return !generation_.start.base.empty() || options_.job.has_init(); }
   // Without rows to load servers answer the first configuration at once; a host may be cut off.
   bool TakesConfigurationAtOnce() const { return !LoadsRows() && options_.num_hosts == 0; }
@@ -140,7 +142,7 @@ class JobMachine::State {
   size_t num_trained_hosts_ = 0;  // Of the last generation that came to train; 0: none did.
   std::string user_stop_;         // How; "": no.
   bool is_engines_stop_ = false;
-  absl::Duration last_request_by_;     // kLastRequest is not repeated later.
+  absl::Duration last_request_by_;     // After it, the last checkpoint is not tried again.
   std::vector<std::string> requests_;  // For checkpoints, that no coordinator has.
   std::vector<JobAction> actions_;
 };

@@ -22,10 +22,14 @@ constexpr absl::Duration kDecisionRetryPeriod = absl::Milliseconds(100);
 // Stalls
 // ------------------------------------------------------------------------------------------------
 
-// How long a job may do nothing; infinite where the user wants no limit.
+// How long a job may do nothing; infinite where the user wants no limit. Who has asked it to end
+// waits less long for its last checkpoint.
 absl::Duration JobMachine::State::StallTimeout() const {
   const uint32_t seconds = options_.job.cluster().stall_timeout_s();
-  return seconds == 0 ? absl::InfiniteDuration() : absl::Seconds(seconds);
+  const absl::Duration wanted =
+      seconds == 0 ? absl::InfiniteDuration() : absl::Duration(absl::Seconds(seconds));
+  const bool is_ending = !user_stop_.empty() && stage_ <= Stage::kFinishing;
+  return is_ending ? std::min(wanted, kLastRequestPatience) : wanted;
 }
 
 void JobMachine::State::WatchForStalls() {
@@ -96,7 +100,8 @@ void JobMachine::State::Look(const event::StatusAnswered& answered) {
   if (answered.checkpoint_bytes != before) g.last_write = now_;
   g.checkpoint_bytes = answered.checkpoint_bytes;
   const absl::Duration last = std::max(g.stall_began + g.stall.last_advance(), g.last_write);
-  if (now_ - last >= StallTimeout()) OnStall();
+  const bool waits_for_last = !user_stop_.empty() && now_ < last_request_by_;
+  if (now_ - last >= StallTimeout() && !waits_for_last) OnStall();
 }
 
 void JobMachine::State::ReportFullDisks(const std::vector<ServerReport>& reports) {
@@ -132,9 +137,7 @@ void JobMachine::State::OnStall() {
       absl::StrAppend(&error, ": ", g.stall.WhoIsWaitedFor({}), "; logs:", server_logs);
     }
     if (!is_finishing) return WriteResult(absl::DeadlineExceededError(error));
-    g.checkpoint_error = absl::DeadlineExceededError(error);
-    stage_ = Stage::kAsking;
-    return;
+    return OnFinished(absl::DeadlineExceededError(error));
   }
   const std::vector<uint32_t> running = g.processes.RunningWorkers();
   g.stalled_at = g.stall.reached();
@@ -150,7 +153,8 @@ void JobMachine::State::OnStall() {
 void JobMachine::State::On(const event::Progressed& progressed) {
   if (!IsOurs(progressed.generation)) return;
   samples_.Report(progressed.steps, progressed.samples);
-  reached_ = std::max(reached_, Step(progressed.steps - 1));
+  generation_.reported = Step(progressed.steps - 1);
+  reached_ = std::max(reached_, generation_.reported);
 }
 
 // Checkpoints
@@ -197,11 +201,17 @@ void JobMachine::State::WorkOnCheckpoints() {
   const absl::Status& error = checkpoints.error();
   if (stage_ == Stage::kFinishing && (checkpoints.finished() || !error.ok())) {
     if (absl::IsDataLoss(error)) return Settle();
-    stage_ = Stage::kAsking;
-    g.checkpoint_error = error;
+    OnFinished(error);
   } else if (stage_ < Stage::kFinishing && !error.ok()) {
     Settle();
   }
+}
+
+// The last step has its checkpoint, or can't have it.
+void JobMachine::State::OnFinished(const absl::Status& error) {
+  stage_ = Stage::kAsking;
+  generation_.checkpoint_error = error;
+  if (!user_stop_.empty() && !IsAwaitedByHosts()) WriteResult(absl::CancelledError(user_stop_));
 }
 
 void JobMachine::State::ReportCheckpoints() {

@@ -24,6 +24,7 @@
 #include "common/base/timing.h"
 #include "common/disk/disk.h"
 #include "common/job/job_loader.h"
+#include "common/job/resolved_job.h"
 #include "common/net/host_port.h"
 #include "common/net/rpc.h"
 #include "deploy/plan/machine.h"
@@ -135,7 +136,7 @@ absl::StatusOr<Job> LoadJobOf(const NodeOrder& order) {
   }));
   // The file leaves the defaults out.
   ASSIGN_OR_RETURN(const RunDirectory run, RunDirectory::Open(order.run_dir()));
-  if (job->has_checkpoint() && job->checkpoint().directory().empty()) {
+  if (WritesCheckpoints(*job) && job->checkpoint().directory().empty()) {
     job->mutable_checkpoint()->set_directory(run.CheckpointDirectory());
   }
   run.FillHotDirectory(&*job);
@@ -153,7 +154,7 @@ absl::Status CheckFolders(const std::string& host, const NodeOrder& order) {
   if (const std::string& hot = job->calibration().directory(); !hot.empty()) {
     RETURN_IF_ERROR(TestSharedFolder(&disk, tester, "calibration.directory", hot, mark));
   }
-  if (!job->has_checkpoint()) return absl::OkStatus();
+  if (!WritesCheckpoints(*job)) return absl::OkStatus();
   return TestSharedFolder(&disk, tester, "checkpoint directory", job->checkpoint().directory(),
                           mark);
 }

@@ -396,7 +396,7 @@ class Planner {
       checkpoint +=
           tensor.num_blocks() * (kRowKeyBytes + RowValueBytes(tensor.layout.row_floats()));
     }
-    if (job_.has_checkpoint()) {
+    if (WritesCheckpoints(job_)) {
       const CheckpointPolicy& policy = job_.checkpoint();
       const bool makes_several = policy.every_steps() > 0 || job_.evaluate().keep_best();
       // Those that are kept, the best, and the one that is being written.
@@ -414,7 +414,7 @@ class Planner {
   }
 
   void AddLog() {
-    if (job_.has_checkpoint()) {
+    if (WritesCheckpoints(job_)) {
       Add(&plan_.disk, "push logs (cluster.max_log_size)",
           static_cast<double>(servers_ * SizeOf(job_.cluster().max_log_size())));
     } else if (figures_ != nullptr) {

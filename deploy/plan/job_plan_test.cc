@@ -324,8 +324,8 @@ TEST(JobPlan, ACacheWithoutRoomForABatchIsRefusedAsByItsWorker) {
 
 TEST(JobPlan, DiskHasCheckpointsAndLogs) {
   const Json figures = Figures();
-  EXPECT_EQ(Plan(Load(), &figures).disk_bytes, 0u);
-  const JobPlan one = Plan(Load({"checkpoint.at_end=true"}), &figures);
+  EXPECT_EQ(Plan(Load({"checkpoint.none=true"}), &figures).disk_bytes, 0u);
+  const JobPlan one = Plan(Load(), &figures);
   EXPECT_GE(PartOf(one.disk, "one checkpoint"), 201100u * 150);
   const JobPlan several =
       Plan(Load({"checkpoint.every_steps=10", "cluster.durability=LOG_ASYNC"}), &figures);

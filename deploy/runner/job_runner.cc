@@ -75,7 +75,7 @@ class JobRunner {
   JobRunner(const Job& job, const JobOptions& options, const RunDirectory& directory,
             SignalWatch* signals, JobReporter* reporter)
       : job_(job),
-        writes_checkpoints_(job.has_checkpoint() && !options.eval_only),
+        writes_checkpoints_(WritesCheckpoints(job) && !options.eval_only),
         directory_(directory),
         signals_(*signals),
         reporter_(*reporter),
@@ -127,7 +127,8 @@ class JobRunner {
   // For requests that the job has not answered.
   void RefuseRequests() {
     requests_.RefuseAll(absl::AbortedError(
-        writes_checkpoints_ ? "the job has ended" : "the job has no checkpoint policy"));
+        writes_checkpoints_ ? "the job has ended"
+                            : "the job writes no checkpoints (checkpoint.none)"));
   }
 
  private:
@@ -231,7 +232,8 @@ void JobRunner::Collect() {
   if (watch_.Elapsed() < requests_due_) return;
   requests_due_ = watch_.Elapsed() + kRequestPeriod;
   if (requests_.IsStopRequested() && !std::exchange(is_stop_delivered_, true)) {
-    mailbox_.Post(event::UserStop{"stopped by `thermocline stop`"});
+    // The command has asked for a checkpoint before.
+    mailbox_.Post(event::UserStop{"stopped by `thermocline stop`", false, /*at_once=*/true});
   }
   if (!writes_checkpoints_) return;
   for (std::string& id : requests_.TakeNew()) {
@@ -411,7 +413,7 @@ absl::StatusOr<JobResult> RunJob(const Job& job, const JobOptions& options,
   reporting.start = options.start;
   reporting.is_resumed = options.is_resumed;
   reporting.hot_rows = options.hot_rows;
-  reporting.writes_checkpoints = job.has_checkpoint() && !options.eval_only;
+  reporting.writes_checkpoints = WritesCheckpoints(job) && !options.eval_only;
   ASSIGN_OR_RETURN(const std::unique_ptr<JobReporter> reporter,
                    JobReporter::Create(job, reporting, directory, observer));
   JobRunner runner(job, options, directory, signals, reporter.get());

@@ -78,7 +78,7 @@ std::vector<std::string> ServerCommand(const std::string& program, const Job& jo
       absl::StrCat("--max_held_pulls=", cluster.max_held_pulls()),
       absl::StrCat("--max_message_bytes=", cluster.max_message_bytes()),
   };
-  if (job.has_checkpoint()) {
+  if (WritesCheckpoints(job)) {
     command.push_back(absl::StrCat("--checkpoint_root=", job.checkpoint().directory()));
   }
   if (job.has_init()) {

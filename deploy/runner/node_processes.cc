@@ -77,7 +77,7 @@ absl::StatusOr<std::unique_ptr<NodeProcesses>> NodeProcesses::Create(
   RETURN_IF_ERROR(SetUpSigning(job, &table));
   const FolderMark mark = {table.order.check_file(), table.order.check_text()};
   std::vector<std::string> folders = {directory.path()};
-  if (job.has_checkpoint() && !options.eval_only) folders.push_back(job.checkpoint().directory());
+  if (WritesCheckpoints(job) && !options.eval_only) folders.push_back(job.checkpoint().directory());
   if (!job.calibration().directory().empty()) folders.push_back(job.calibration().directory());
   PosixDisk disk;
   RETURN_IF_ERROR(PutMarks(&disk, folders, mark));

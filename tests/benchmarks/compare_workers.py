@@ -59,7 +59,7 @@ class Kind:
         launcher = controller.start(
             self.program, "train", args.job, "--data", args.data, "--run-dir", run_dir, "--servers=1",
             f"--workers={workers}", f"--nodes={1 + workers}", "--listen", controller.address + ":0",
-            "--set", "cluster.insecure=true", *self.flags, *args.flags, log=log)
+            "--set", "cluster.insecure=true", "--set", "checkpoint.none=true", *self.flags, *args.flags, log=log)
         file = os.path.join(run_dir, "controller.json")
         hosts_lib.wait_for(lambda: os.path.exists(file) or launcher.poll() is not None, "the controller")
         with open(file) as text:

@@ -54,8 +54,8 @@ def train(args, flags):
 
         def read(name):
             return read_json(os.path.join(run_dir, name))
-        run([args.thermocline, "train", args.job, "--data", args.data, "--run-dir", run_dir]
-            + flags + args.flags)
+        run([args.thermocline, "train", args.job, "--data", args.data, "--run-dir", run_dir,
+             "--set", "checkpoint.none=true"] + flags + args.flags)
         tables = [table for server in read("server_stats.json")["servers"]
                   for table in server["stats"]["tables"] if table["role"] == "SPARSE"]
         summary = read("summary.json")

@@ -604,12 +604,13 @@ class CheckpointTest(ProcessTest):
         self.assertNotIn('going back', out)
 
     def test_nothing_to_resume(self):
-        self.train()
+        self.train('--set=checkpoint.none=true')
+        self.assertFalse(os.path.exists(os.path.join(self.run_dir, 'checkpoints')))
         refused = self.thermocline('train', '--resume', '--run-dir', self.run_dir)
         self.assertEqual(refused.returncode, 2)
-        self.assertIn('no checkpoint policy', refused.stderr)
+        self.assertIn('the job writes no checkpoints (checkpoint.none)', refused.stderr)
         refused = self.thermocline('train', '--resume', '--run-dir', self.run_dir,
-                                   '--set=checkpoint.every_steps=5')
+                                   '--set=checkpoint.none=false')
         self.assertEqual(refused.returncode, 2)
         self.assertIn('nothing to resume', refused.stderr)
         self.assertEqual(self.thermocline('train', '--resume').returncode, 2)

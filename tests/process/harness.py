@@ -230,14 +230,17 @@ class ProcessTest(unittest.TestCase):
         return folder
 
     def start_with_server_1_stopped_at_the_end(self, *flags):
-        """Starts a job of two servers; the last thing its worker does is to stop one of them."""
+        """Starts a job of two servers; the last thing its worker does is to stop one of them.
+
+        A checkpoint of the last step would wait for it.
+        """
         log = os.path.join(self.run_dir, 'server-1.log')
         programs = self.fake_programs(worker="""
             '%s' "$@"
             code=$?
             kill -STOP $(sed -n 's/.*process //p' '%s')
             exit $code""" % (WORKER, log))
-        return self.start('--servers=2', '--bin-dir', programs, *flags)
+        return self.start('--servers=2', '--bin-dir', programs, '--set=checkpoint.none=true', *flags)
 
     def pid_of(self, launcher, name):
         """Process id of 'server 1' or 'worker 0'."""

@@ -19,18 +19,23 @@ class InterruptTest(ProcessTest):
         logs = [os.path.join(self.run_dir, 'worker-%d.log' % rank) for rank in (0, 1)]
         wait_for(lambda: all(map(os.path.getsize, logs)), 'the workers\' first lines')
         launcher.send_signal(number)
-        code, _, err = self.finish(launcher)
+        code, out, err = self.finish(launcher)
         self.assertEqual(code, 1)
         self.assertIn('stopped by signal %d (%s)' % (number, name), err)
-        self.assertIn(self.run_dir, err)
+        self.assertIn('to go on from the last checkpoint: thermocline train --resume --run-dir ' + self.run_dir, err)
+        # The job says nothing of checkpoints.
+        step, = re.findall(r'\ncheckpoint step-(\d+)', out)
         self.assert_all_gone(pids)
         for file in ('job.textproto', 'metrics.jsonl', 'servers.json', 'server-0.log',
                      'server-1.log', 'worker-0.log', 'worker-1.log'):
             self.assertGreater(os.path.getsize(os.path.join(self.run_dir, file)), 0, file)
         self.assertFalse(os.path.exists(os.path.join(self.run_dir, 'summary.json')))
+        return int(step)
 
     def test_ctrl_c(self):
-        self.stopped_by(signal.SIGINT, 'Interrupt')
+        step = self.stopped_by(signal.SIGINT, 'Interrupt')
+        summary = self.resume('--set=train.max_steps=%d' % (step + 2))
+        self.assertEqual(summary['resumed_from_step'], step + 1)
 
     def test_sigterm(self):
         self.stopped_by(signal.SIGTERM, 'Terminated')
@@ -109,7 +114,8 @@ class InterruptTest(ProcessTest):
         server = self.pid_of(launcher, 'server 0')
         os.kill(server, signal.SIGSTOP)
         wait_for(lambda: process_state(server) == 'T', 'the server to stop')
-        launcher.send_signal(signal.SIGINT)
+        # The first Ctrl-C waits for a checkpoint, which that server does not write.
+        wait_for(lambda: launcher.poll() is not None or launcher.send_signal(signal.SIGINT), 'the end')
         self.finish(launcher)
         self.assert_all_gone(pids)
 
