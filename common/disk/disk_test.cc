@@ -309,6 +309,15 @@ TEST(IsObjectPath, IsOneOfAStore) {
   }
 }
 
+TEST(ListFiles, RefusesWhatOtherProcessesCanNotRead) {
+  for (const char* path : {"/dev/stdin", "/dev/fd/63", "/proc/self/fd/0"}) {
+    const auto files = ListFiles(path);
+    EXPECT_EQ(files.status().code(), absl::StatusCode::kInvalidArgument) << path;
+    EXPECT_THAT(std::string(files.status().message()), HasSubstr("others read the data"));
+  }
+  EXPECT_TRUE(ListFiles("/dev/null").ok());
+}
+
 TEST(AbsolutePath, MeansTheSameFromAnyFolder) {
   const std::string here = std::filesystem::current_path().string();
   EXPECT_EQ(AbsolutePath("a/../days/"), here + "/days");

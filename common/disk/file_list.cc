@@ -75,6 +75,12 @@ absl::StatusOr<std::vector<std::string>> FilesThatMatch(const std::string& patte
   return files;
 }
 
+// What another process has no part of.
+bool IsOfThisProcess(absl::string_view path) {
+  return path == "/dev/stdin" || absl::StartsWith(path, "/dev/fd/") ||
+         absl::StartsWith(path, "/proc/self/fd/");
+}
+
 }  // namespace
 
 bool IsObjectPath(absl::string_view path) { return absl::StartsWith(path, "s3://"); }
@@ -91,6 +97,12 @@ std::string AbsolutePath(const std::string& path) {
 }
 
 absl::StatusOr<std::vector<std::string>> ListFiles(const std::string& path) {
+  if (IsOfThisProcess(AbsolutePath(path))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path,
+        ": it is this process's own, and others read the data, more than once; write them to "
+        "a file"));
+  }
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   absl::StatusOr<std::vector<std::string>> files = std::vector<std::string>{path};

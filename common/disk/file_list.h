@@ -21,7 +21,8 @@ std::string AbsolutePath(const std::string& path);
 // begin with '.' or '_', and a path with '*', '?' or '[' that is no file the files that match it.
 // Sorted by their names' bytes, so that a job reads the same on every machine.
 // Errors: kNotFound (nothing is there, the folder has no file, or nothing matches),
-//         kPermissionDenied, kUnavailable (a disk or network file system in trouble).
+//         kPermissionDenied, kUnavailable (a disk or network file system in trouble),
+//         kInvalidArgument ("/dev/stdin" and the like: other processes read).
 absl::StatusOr<std::vector<std::string>> ListFiles(const std::string& path);
 
 }  // namespace thermocline

@@ -34,7 +34,11 @@ class DeviceRowsValidator {
  private:
   absl::Status CheckBudget(const std::string& path, const std::string& budget) const {
     if (budget.empty()) {
-      return source_.Error(path, "is missing; write a size, such as \"256MiB\"");
+      return source_.Error(
+          path, absl::StrCat("is missing; write a size, such as \"256MiB\"",
+                             path == "fae.budget" ? " (`thermocline calibrate` says what sizes are "
+                                                    "worth)"
+                                                  : ""));
     }
     if (EmbeddedFeatures(job_).empty()) {
       return source_.Error(path, "is set, but there are no categorical columns");

@@ -145,6 +145,7 @@ TEST(ParseJob, WrongValuesHaveLineAndField) {
   EXPECT_THAT(wrong_type, HasSubstr("field 'batch_size': Expected integer"));
   const std::string wrong_enum = ErrorOf("data {\n  format: CRITEO_CSV\n}\n");
   EXPECT_THAT(wrong_enum, StartsWith("job.textproto:2:"));
+  EXPECT_THAT(ErrorOf("device: GPU"), HasSubstr("(did you mean 'CUDA'?)"));
   EXPECT_THAT(wrong_enum, HasSubstr("field 'format' has no value 'CRITEO_CSV' (did you mean "
                                     "'CRITEO_TSV'?)"));
   EXPECT_THAT(ErrorOf("train {\n  batch_size: -1\n}\n"), HasSubstr("batch_size"));
@@ -217,6 +218,9 @@ TEST(ParseJob, ClearedFieldsTakeTheirDefaultsBeforeOverrides) {
   EXPECT_EQ(anew->cache().window_steps(), 8u);
   EXPECT_EQ(parse({}, {"cache.budget"}).status().message(),
             "--clear cache.budget: cache.budget is missing; write a size, such as \"256MiB\"");
+  EXPECT_THAT(ErrorOf(kSmallest, {"fae={}"}),
+              HasSubstr("fae.budget is missing; write a size, such as \"256MiB\" (`thermocline "
+                        "calibrate` says what sizes are worth)"));
   EXPECT_EQ(parse({"train.batch_size=0"}, {"train.batch_size"}).status().message(),
             "--set train.batch_size=0: train.batch_size is 0; it must be at least 1");
 }

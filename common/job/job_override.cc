@@ -41,6 +41,11 @@ std::string AsText(const FieldDescriptor& field, absl::string_view value) {
     return absl::StrCat(field.name(), " ", value);
   }
   const bool is_list = field.is_repeated() && absl::StartsWith(value, "[");
+  // Of texts, a comma may be a part.
+  const bool is_text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;
+  if (field.is_repeated() && !is_list && !is_text && !value.empty()) {
+    return absl::StrCat(field.name(), ": [", value, "]");
+  }
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING && !is_list && !IsQuoted(value)) {
     return absl::StrCat(field.name(), ": \"", absl::CEscape(value), "\"");
   }
@@ -139,7 +144,7 @@ absl::StatusOr<std::string> ApplyOverride(absl::string_view assignment, Job* job
     if (const auto* type = steps->back().field->enum_type()) {
       std::vector<std::string> names;
       for (int i = 0; i < type->value_count(); ++i) names.push_back(type->value(i)->name());
-      hint = DidYouMean(value, names);
+      hint = EnumHint(value, names);
     }
     return error(absl::StrCat(path, ": ", assigned.message(), hint));
   }

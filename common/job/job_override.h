@@ -32,11 +32,15 @@ absl::StatusOr<std::vector<JobPathStep>> ParseJobPath(absl::string_view path,
 
 std::vector<std::string> FieldNames(const google::protobuf::Descriptor* message);
 
+// Of enumerations: " (did you mean 'HEX'?)" where a value's name is near; "": none is.
+std::string EnumHint(absl::string_view value, const std::vector<std::string>& names);
+
 // Applies "path.to.field=value" and returns the path.
 //
 // An element of a repeated field is `name[i]`; the index one past the end appends. The value is
 // written as in a job file: a number, true or false, an enum's name, text (quotes may be left out),
-// a list `[512, 256]`, which replaces the whole field, or a message `{...}`.
+// a list `[512, 256]`, which replaces the whole field (of numbers also `512,256`), or a message
+// `{...}`.
 //
 // Errors: kInvalidArgument (names the assignment, the path and what was wrong).
 absl::StatusOr<std::string> ApplyOverride(absl::string_view assignment, Job* job);

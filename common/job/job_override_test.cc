@@ -61,6 +61,9 @@ TEST(ApplyOverride, ReplacesListsAndTheirElements) {
   EXPECT_THAT(job.dlrm().bottom(), ElementsAre(512, 100, 64, 32));
   EXPECT_EQ(Apply("dlrm.bottom=8", &job), "");
   EXPECT_THAT(job.dlrm().bottom(), ElementsAre(8));
+  EXPECT_EQ(Apply("dlrm.bottom=64,32", &job), "");
+  EXPECT_THAT(job.dlrm().bottom(), ElementsAre(64, 32));
+  EXPECT_THAT(Apply("dlrm.bottom[0]=64,32", &job), HasSubstr("'64,32' is not one value"));
   EXPECT_EQ(Apply("dlrm.bottom=[]", &job), "");
   EXPECT_EQ(job.dlrm().bottom_size(), 0);
 }
@@ -152,6 +155,9 @@ TEST(ApplyOverride, NamesTheAssignmentInErrors) {
   EXPECT_THAT(Apply("train.batch_size=-1", &job), HasSubstr("train.batch_size"));
   EXPECT_THAT(Apply("train.batch_size=4294967296", &job), HasSubstr("train.batch_size"));
   EXPECT_THAT(Apply("data.format=DLRM_NYP", &job), HasSubstr("did you mean 'DLRM_NPY'?"));
+  for (const char* gpu : {"device=GPU", "device=gpu"}) {
+    EXPECT_THAT(Apply(gpu, &job), HasSubstr("did you mean 'CUDA'?"));
+  }
   EXPECT_THAT(Apply("train.batch_size", &job), HasSubstr("write path.to.field=value"));
   EXPECT_THAT(Apply("=5", &job), HasSubstr("write path.to.field=value"));
   EXPECT_THAT(Apply("name.first=x", &job), HasSubstr("'name' is a value"));

@@ -1,6 +1,9 @@
 #include <google/protobuf/descriptor.h>
 
+#include <algorithm>
+
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -69,6 +72,13 @@ absl::StatusOr<std::vector<JobPathStep>> ParseJobPath(absl::string_view path,
     message = step.field->message_type();
   }
   return steps;
+}
+
+std::string EnumHint(absl::string_view value, const std::vector<std::string>& names) {
+  // By its letters it is nearer to CPU.
+  const bool is_gpu = absl::AsciiStrToUpper(value) == "GPU";
+  const bool has_cuda = std::find(names.begin(), names.end(), "CUDA") != names.end();
+  return is_gpu && has_cuda ? " (did you mean 'CUDA'?)" : DidYouMean(value, names);
 }
 
 std::vector<std::string> FieldNames(const Descriptor* message) {

@@ -104,7 +104,7 @@ std::string Explain(const std::string& message) {
   if (absl::StrContains(message, "Unknown enumeration value")) {
     const std::vector<std::string> values = EnumValuesOf(Quoted(message, 1));
     return absl::StrCat("field '", Quoted(message, 1), "' has no value '", Quoted(message, 0), "'",
-                        DidYouMean(Quoted(message, 0), values), "; it is one of ",
+                        EnumHint(Quoted(message, 0), values), "; it is one of ",
                         absl::StrJoin(values, ", "));
   }
   // Of a field that is a stanza.
