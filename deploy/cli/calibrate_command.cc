@@ -28,15 +28,20 @@ constexpr char kDefaultBudgets[] = "64MiB,256MiB,1GiB";
 // The job, with `fae` in the place of what it has, where it counts no hot rows.
 absl::StatusOr<Job> LoadForCalibration(const CalibrateFlags& flags, std::string* budgets) {
   *budgets = flags.budgets;
-  ASSIGN_OR_RETURN(const Job job, LoadJobOf(flags));
-  if (CountsHotRows(job)) return job;
+  const absl::StatusOr<Job> job = LoadJobOf(flags);
+  if (job.ok() && CountsHotRows(*job)) return job;
   if (budgets->empty()) *budgets = kDefaultBudgets;
+  const std::string first = std::string(budgets->begin(), absl::c_find(*budgets, ','));
   JobFlags of_fae = flags;
+  if (!job.ok()) {  // `fae {}`, perhaps: which budget is good is the question.
+    of_fae.set.push_back(absl::StrCat("fae.budget=", first));
+    const absl::StatusOr<Job> with_budget = LoadJobOf(of_fae);
+    return with_budget.ok() ? with_budget : job;
+  }
   // What a job with `fae` may not have leaves the counts as they are.
   for (const char* field : {"cache", "train.staleness_steps", "data.shuffle"}) {
     TakeOut(field, &of_fae);
   }
-  const std::string first = std::string(budgets->begin(), absl::c_find(*budgets, ','));
   of_fae.set.push_back(absl::StrCat("fae={budget:'", first, "' schedule{fixed:true}}"));
   return LoadJobOf(of_fae);
 }

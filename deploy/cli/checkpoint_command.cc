@@ -15,6 +15,7 @@
 #include "common/checkpoint/verify_checkpoint.h"
 #include "common/disk/disk.h"
 #include "common/job/job_loader.h"
+#include "common/job/resolved_job.h"
 #include "deploy/checkpoints/export_checkpoint.h"
 #include "deploy/checkpoints/resume.h"
 #include "deploy/cli/checkpoint_path.h"
@@ -270,6 +271,7 @@ int ExportOneCheckpoint(const CheckpointFlags& flags) {
   const CheckpointStore store(&disk, path->directory);
   const auto chosen = ChooseToExport(store, path->name);
   if (!chosen.ok()) return Complain(chosen.status().message(), kExitFailed);
+  if (path->name.empty()) std::printf("%s\n", DescribeNewest(*chosen).c_str());
   ExportOptions options;
   options.optimizer_state = flags.optimizer_state;
   const auto exported =
@@ -295,8 +297,9 @@ int CheckpointNow(const CheckpointFlags& flags) {
   SignalWatch signals;
   auto job = LoadJob(flags.run_dir + "/job.textproto", {});
   if (!job.ok()) return Complain(job.status().message(), kExitUsage);
-  if (!job->has_checkpoint()) {
-    return Complain(absl::StrCat("job '", job->name(), "' has no checkpoint policy"), kExitUsage);
+  if (!WritesCheckpoints(*job)) {
+    return Complain(absl::StrCat("job '", job->name(), "' writes no checkpoints (checkpoint.none)"),
+                    kExitUsage);
   }
   const auto directory = RunDirectory::Open(flags.run_dir);
   if (!directory.ok()) return Complain(directory.status().message(), kExitUsage);

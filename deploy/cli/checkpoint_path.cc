@@ -7,6 +7,7 @@
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/disk/disk.h"
 #include "common/job/job_loader.h"
+#include "common/job/resolved_job.h"
 
 namespace thermocline {
 namespace {
@@ -30,6 +31,14 @@ absl::StatusOr<ListedCheckpoint> NewestWhole(const CheckpointStore& store, ByteS
 
 }  // namespace
 
+std::string DescribeNewest(const ListedCheckpoint& newest) {
+  const std::string& best = newest.manifest.evaluations().best_checkpoint();
+  std::string text = absl::StrCat("checkpoint ", newest.name, ", the last");
+  if (best == newest.name) return text + " and the best";
+  if (!best.empty()) absl::StrAppend(&text, "; the best is ", best, " (RUN_DIR/best)");
+  return text;
+}
+
 absl::StatusOr<CheckpointPath> BestCheckpoint(const std::string& directory, ByteScan* scan,
                                               std::vector<std::string>* notices) {
   PosixDisk disk;
@@ -51,7 +60,11 @@ absl::StatusOr<CheckpointPath> BestCheckpoint(const std::string& directory, Byte
 absl::StatusOr<ListedCheckpoint> LoadWholeCheckpoint(const CheckpointStore& store,
                                                      const std::string& name, ByteScan* scan,
                                                      std::vector<std::string>* notices) {
-  if (name.empty()) return NewestWhole(store, scan, notices);
+  if (name.empty()) {
+    ASSIGN_OR_RETURN(ListedCheckpoint newest, NewestWhole(store, scan, notices));
+    notices->push_back(DescribeNewest(newest));
+    return newest;
+  }
   ListedCheckpoint named;
   named.name = name;
   ASSIGN_OR_RETURN(named.manifest, store.Load(name));
@@ -94,10 +107,9 @@ absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path, ByteScan*
   ASSIGN_OR_RETURN(const Job job, LoadJob(job_file, {}));
   std::string directory = job.checkpoint().directory();
   if (directory.empty()) directory = path + "/checkpoints";
-  if (!job.has_checkpoint() && !std::filesystem::is_directory(directory)) {
-    return absl::NotFoundError(absl::StrCat("the job in '", path,
-                                            "' has no checkpoint policy (`checkpoint {}`), and "
-                                            "so no checkpoints"));
+  if (!WritesCheckpoints(job) && !std::filesystem::is_directory(directory)) {
+    return absl::NotFoundError(
+        absl::StrCat("the job in '", path, "' writes no checkpoints (checkpoint.none)"));
   }
   return CheckpointPath{directory, ""};
 }

@@ -31,10 +31,14 @@ absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path, ByteScan*
 absl::StatusOr<CheckpointPath> BestCheckpoint(const std::string& directory, ByteScan* scan,
                                               std::vector<std::string>* notices);
 
-// The checkpoint called `name`, or, if that is empty, the newest whole one; whole by every byte, or
-// without a `scan` (null) by the sizes of its files. `notices` as above. Errors: kNotFound,
-// kDataLoss, kFailedPrecondition (another format version), kUnavailable, those of
-// scan->on_progress.
+// "checkpoint step-000000488, the last; the best is step-000000299 (RUN_DIR/best)": which of a
+// run's checkpoints is taken where none is named.
+std::string DescribeNewest(const ListedCheckpoint& newest);
+
+// The checkpoint called `name`, or, if that is empty, the newest whole one, with a notice that says
+// so; whole by every byte, or without a `scan` (null) by the sizes of its files. `notices` as
+// above. Errors: kNotFound, kDataLoss, kFailedPrecondition (another format version), kUnavailable,
+// those of scan->on_progress.
 absl::StatusOr<ListedCheckpoint> LoadWholeCheckpoint(const CheckpointStore& store,
                                                      const std::string& name, ByteScan* scan,
                                                      std::vector<std::string>* notices);

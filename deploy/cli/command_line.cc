@@ -51,7 +51,8 @@ void AddTrain(CLI::App* app, Action* action) {
   CLI::App* command = AddCommand(
       app, "train", "runs a job: servers and workers on this machine, or over several hosts",
       R"(Runs the job that the file JOB describes (a message Job of proto/job.proto in protobuf's
-text format; deploy/jobs has examples) until the model is trained and evaluated. Ctrl-C stops it.
+text format; deploy/jobs has examples) until the model is trained and evaluated. Ctrl-C stops it,
+with a checkpoint of what is trained; again, at once.
 
 The run directory gets the job as it was run (job.textproto), one log for each process,
 metrics.jsonl, worker-N.json, server_stats.json, summary.json, and the checkpoints.
@@ -113,7 +114,8 @@ examples:
   AddValue(command, "--checkpoint", &flags->checkpoint, "PATH",
            "the checkpoint's folder, or a run directory")
       ->required();
-  AddJobFlags(command, flags.get(), false, "default: runs/NAME-eval-TIME; must hold no files");
+  AddJobFlags(command, flags.get(), false,
+              "default: one that is removed at the end; must hold no files");
   command->add_flag("--json", flags->json,
                     "prints the result as JSON; progress goes to standard error");
   OnCommand(command, action, RunEval, flags);

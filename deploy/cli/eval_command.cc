@@ -17,7 +17,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json ResultOf(const RunSetup& setup, const std::string& rows, const Json& summary) {
+// `run_dir`: "": it is not kept.
+Json ResultOf(const RunSetup& setup, const std::string& rows, const std::string& run_dir,
+              const Json& summary) {
   Json result;
   result["checkpoint"] = setup.options.start.base;
   result["step"] = setup.options.start.base_step.value();
@@ -26,7 +28,7 @@ Json ResultOf(const RunSetup& setup, const std::string& rows, const Json& summar
                            "calibration", "bad_lines", "model_digest"}) {
     result[name] = summary.at(name);
   }
-  result["run_directory"] = setup.directory.path();
+  result["run_directory"] = run_dir.empty() ? Json(nullptr) : Json(run_dir);
   return result;
 }
 
@@ -52,14 +54,19 @@ int RunEval(const EvalFlags& flags) {
     return kExitFailed;
   };
   if (!result.ok()) return fail(result.status());
+  // Its own, with logs that nobody needs.
+  const bool is_kept = !flags.run_dir.empty() || !result->shortfall.ok();
+  if (!is_kept) setup->directory.RemoveAll();
+  const std::string run_dir = is_kept ? setup->directory.path() : "";
   const int requests = signals.stop_requests();
   Console(STDOUT_FILENO, &signals)
-      .Write(flags.json ? ResultOf(*setup, rows, result->summary)
-                                  .dump(2, ' ', false, Json::error_handler_t::replace) +
-                              "\n"
-                        : absl::StrCat("checkpoint ", setup->options.start.base, "\nscored: ", rows,
-                                       "\n", RenderEvaluation(result->summary),
-                                       "run directory: ", setup->directory.path(), "\n"));
+      .Write(flags.json
+                 ? ResultOf(*setup, rows, run_dir, result->summary)
+                           .dump(2, ' ', false, Json::error_handler_t::replace) +
+                       "\n"
+                 : absl::StrCat("checkpoint ", setup->options.start.base, "\nscored: ", rows, "\n",
+                                RenderEvaluation(result->summary),
+                                is_kept ? absl::StrCat("run directory: ", run_dir, "\n") : ""));
   if (!result->shortfall.ok()) return fail(result->shortfall);
   return signals.stop_requests() > requests ? kExitFailed : kExitDone;
 }

@@ -58,7 +58,7 @@ TEST_F(HotRowsTest, ShowsWhatTheProgramFoundForThisJob) {
   EXPECT_FALSE(found->contains("event"));
   EXPECT_THAT(fakes_.Text("job"), HasSubstr("directory: \"/somewhere/hot\""));
   const std::string shown = Shown();
-  EXPECT_THAT(shown, HasSubstr("packing  10 of 20 rows"));
+  EXPECT_THAT(shown, HasSubstr("packing  10 of about 20 rows"));
   EXPECT_THAT(
       shown, HasSubstr("hot rows: 1,234, 90.5% of the lookups, 75.0% of the samples; 2 hot batches "
                        "and 1 cold ones; counted in 0.5 s, packed in 1.2 s\n"));

@@ -139,6 +139,9 @@ std::string Describe(const Prediction& prediction, const PredictFlags& flags, co
     absl::StrAppend(&text, FormatCount(bad_lines), " malformed ", bad_lines == 1 ? "row" : "rows",
                     " left out; the first: ", TextAt(result, "first_bad_line"), "\n");
   }
+  if (NumberAt(result, "eval_samples")) {
+    absl::StrAppend(&text, RenderScores(result, "rows with labels"), "\n");
+  }
   return absl::StrCat(text, "scores: ", flags.out, "\n");
 }
 

@@ -238,7 +238,7 @@ std::string DescribeProgress(const Json& progress) {
   const auto count = [&](const char* name) {
     return FormatCount(static_cast<uint64_t>(std::max(0.0, NumberAt(progress, name).value_or(0))));
   };
-  return absl::StrCat("last progress: step ", count("step"), ", ", count("samples"), " samples\n");
+  return absl::StrCat("last progress: ", count("step"), " steps, ", count("samples"), " samples\n");
 }
 
 // Shows the result of a run that has ended. Returns the exit code: 0 if it ended well.

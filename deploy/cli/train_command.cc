@@ -9,6 +9,7 @@
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/disk.h"
 #include "common/job/job_data.h"
+#include "common/job/resolved_job.h"
 #include "deploy/checkpoints/resume.h"
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
@@ -32,8 +33,27 @@ std::string ResumeCommandOf(const RunSetup& setup) {
                                        setup.options.listen);
 }
 
-std::string HowToGoOn(const RunSetup& setup, const absl::Status& why) {
-  if (!setup.job.has_checkpoint()) return "";
+// How to go on where there is no checkpoint yet. What the job itself has brought about, it would
+// bring about again.
+std::string HowToBeginAnew(const RunSetup& setup, const CheckpointStore& store,
+                           const std::string& job_file) {
+  const auto last = store.LastRecord();
+  const bool is_at_fault =
+      last.ok() && last->has_value() && (*last)->outcome().what() == JobOutcome::FAILED;
+  if (!is_at_fault || setup.options.num_hosts > 0) {
+    return absl::StrCat("\nthere is no checkpoint yet; to begin anew in this run directory: ",
+                        ResumeCommandOf(setup));
+  }
+  const std::string& run_dir = setup.directory.path();
+  return absl::StrCat(
+      "\nthere is no checkpoint yet; to begin anew in this run directory with another job file, or "
+      "other flags: thermocline train ",
+      job_file.empty() ? setup.directory.File("job.textproto") : job_file, " --resume --run-dir ",
+      run_dir);
+}
+
+std::string HowToGoOn(const RunSetup& setup, const TrainFlags& flags, const absl::Status& why) {
+  if (!WritesCheckpoints(setup.job)) return "";
   if (absl::IsDataLoss(why)) {
     PosixDisk disk;
     const auto instead =
@@ -49,10 +69,8 @@ std::string HowToGoOn(const RunSetup& setup, const absl::Status& why) {
   const CheckpointStore store(&disk, setup.job.checkpoint().directory());
   const auto next = FindNextGeneration(store, setup.job.name(), "");
   if (!next.ok()) return "";
-  return absl::StrCat(next->start.base.empty()
-                          ? "\nthere is no checkpoint yet; to begin anew in this run directory: "
-                          : "\nto go on from the last checkpoint: ",
-                      ResumeCommandOf(setup));
+  if (next->start.base.empty()) return HowToBeginAnew(setup, store, flags.job);
+  return absl::StrCat("\nto go on from the last checkpoint: ", ResumeCommandOf(setup));
 }
 
 // A job that had ended before this start of its controller.
@@ -106,7 +124,7 @@ int RunTrain(const TrainFlags& flags) {
   const auto result = RunJobOnConsole(setup->job, setup->options, setup->directory, &signals);
   const auto fail = [&](const absl::Status& why) {
     ReportFailure(absl::StrCat("job ", setup->job.name(), ": ", why.message(), "\nrun directory: ",
-                               setup->directory.path(), HowToGoOn(*setup, why)),
+                               setup->directory.path(), HowToGoOn(*setup, flags, why)),
                   &signals);
     return kExitFailed;
   };

@@ -21,6 +21,7 @@ struct PhaseProgress {
   uint64_t total = 0;  // 0: not known
   std::string unit;    // "bytes", "samples"
   double seconds = 0;  // since it began
+  bool is_total_estimated = false;
 };
 
 // Of a job with hot and cold batches.
@@ -31,7 +32,8 @@ struct HotProgress {
 };
 
 struct Progress {
-  uint64_t step = 0;
+  uint64_t step = 0;        // So many are trained, ...
+  uint64_t first_step = 0;  // ... these before this launch.
   uint64_t samples = 0;
   double samples_per_s = 0;
   std::optional<double> fraction;  // of the job's steps that are done, in [0, 1]
@@ -45,9 +47,9 @@ struct Progress {
   std::optional<PhaseProgress> phase;  // now under way; the figures above are of earlier steps
 };
 
-// "[=====>    ]  45%  step 120  ..." without a line end; `elapsed` gives the time left. In a phase:
-// "[=====>    ]  45%  counting lines  1.2 GiB of 2.7 GiB  0:12 left".
-std::string RenderProgress(const Progress& progress, absl::Duration elapsed);
+// "[=====>    ]  45%  120 steps  ...  0:12 left" without a line end; nullopt: nothing is said of
+// the time left. In a phase: "[=====>    ]  45%  counting lines  1.2 GiB of 2.7 GiB  0:12 left".
+std::string RenderProgress(const Progress& progress, std::optional<absl::Duration> left);
 
 // Not thread-safe.
 class ProgressBar {
@@ -67,10 +69,16 @@ class ProgressBar {
   void Clear();
 
  private:
+  std::optional<absl::Duration> TimeLeft(const Progress& progress, absl::Duration elapsed);
+
   const Sink out_;
   const bool is_terminal_;
   absl::Duration last_drawn_ = -absl::InfiniteDuration();
   bool line_stands_ = false;
+  // The time left is judged by what was done since then. nullopt: no step was seen yet.
+  std::optional<double> first_fraction_;
+  absl::Duration first_elapsed_;
+  uint64_t last_step_ = 0;
 };
 
 }  // namespace thermocline

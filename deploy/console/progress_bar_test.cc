@@ -20,36 +20,36 @@ Progress Half() {
 
 TEST(RenderProgress, ShowsAllThatIsKnown) {
   EXPECT_EQ(RenderProgress(Half(), absl::Seconds(30)),
-            "[============>           ]  50%  step 1,200  307,200 samples  10,240/s  loss 0.4712  "
+            "[============>           ]  50%  1,200 steps  307,200 samples  10,240/s  loss 0.4712  "
             "0:30 left");
   Progress bare;
   bare.step = 3;
-  EXPECT_EQ(RenderProgress(bare, absl::Seconds(1)), "step 3  0 samples  0/s");
+  EXPECT_EQ(RenderProgress(bare, std::nullopt), "3 steps  0 samples  0/s");
 }
 
 TEST(RenderProgress, NamesTheWorkerThatOthersWaitFor) {
   Progress progress;
   progress.hit_rate = 0.5;
   progress.slowest = SlowestWorker{2, 0.31};
-  EXPECT_EQ(RenderProgress(progress, absl::Seconds(1)),
-            "step 0  0 samples  0/s  cache hits 50%  31% waits for worker 2");
+  EXPECT_EQ(RenderProgress(progress, std::nullopt),
+            "0 steps  0 samples  0/s  cache hits 50%  31% waits for worker 2");
   progress.slowest->share = 0.04;
-  EXPECT_EQ(RenderProgress(progress, absl::Seconds(1)), "step 0  0 samples  0/s  cache hits 50%");
+  EXPECT_EQ(RenderProgress(progress, std::nullopt), "0 steps  0 samples  0/s  cache hits 50%");
 }
 
 TEST(RenderProgress, SaysWhichBatchesAreTrained) {
   Progress progress;
   progress.hot = HotProgress{true, 12.5, 3};
-  EXPECT_EQ(RenderProgress(progress, absl::Seconds(1)),
-            "step 0  0 samples  0/s  hot batches, rate 12.5%, 3 changes");
+  EXPECT_EQ(RenderProgress(progress, std::nullopt),
+            "0 steps  0 samples  0/s  hot batches, rate 12.5%, 3 changes");
 }
 
 TEST(RenderProgress, OddFractionsStayInTheBar) {
   Progress progress = Half();
   progress.fraction = 7;
   progress.auc = 0.75;
-  EXPECT_EQ(RenderProgress(progress, absl::Seconds(1)),
-            "[========================] 100%  step 1,200  307,200 samples  10,240/s  loss 0.4712  "
+  EXPECT_EQ(RenderProgress(progress, std::nullopt),
+            "[========================] 100%  1,200 steps  307,200 samples  10,240/s  loss 0.4712  "
             "batch AUC 0.7500");
 }
 
@@ -61,6 +61,10 @@ TEST(RenderProgress, APhaseStandsInPlaceOfTheSteps) {
   progress.phase = PhaseProgress{"evaluating", 4096, 4096, "samples", 5};
   EXPECT_EQ(RenderProgress(progress, absl::Seconds(30)),
             "[========================] 100%  evaluating  4,096 of 4,096 samples");
+  // As far as the bytes read tell.
+  progress.phase = PhaseProgress{"scoring", 46080, 51192, "rows", 9, /*is_total_estimated=*/true};
+  EXPECT_EQ(RenderProgress(progress, std::nullopt),
+            "[=====================>  ]  90%  scoring  46,080 of about 51,000 rows  0:00 left");
   // Where the total is unknown: a pipe has no size, and a file of held-out rows isn't counted.
   progress.phase = PhaseProgress{"counting lines", 512, 0, "bytes", 5};
   EXPECT_EQ(RenderProgress(progress, absl::Seconds(30)), "counting lines  512 B");
@@ -97,6 +101,28 @@ TEST(ProgressBar, PlainLinesAreRareAndTheLastIsShown) {
   EXPECT_EQ(Count(text, "\n"), 3) << text;
   EXPECT_EQ(Count(text, "100%"), 1) << text;
   EXPECT_EQ(Count(text, "\r"), 0) << text;
+}
+
+// What a launch did not train itself, it does not count; nor what it trains again.
+TEST(ProgressBar, TheTimeLeftFollowsWhatWasTrainedLately) {
+  std::vector<std::string> lines;
+  const auto sink = [&lines](absl::string_view piece) {
+    lines.emplace_back(piece);
+    return true;
+  };
+  ProgressBar bar(sink, /*is_terminal=*/false);
+  const auto update = [&](uint64_t step, int seconds) {
+    Progress progress;
+    progress.step = step;
+    progress.first_step = 800;
+    progress.fraction = static_cast<double>(step) / 1000;
+    bar.Update(progress, absl::Seconds(seconds));
+    return lines.back().substr(lines.back().find("/s") + 2);
+  };
+  EXPECT_EQ(update(850, 10), "  0:30 left\n");
+  EXPECT_EQ(update(900, 20), "  0:20 left\n");
+  EXPECT_EQ(update(820, 30), "\n") << "it has gone back";
+  EXPECT_EQ(update(860, 40), "  0:35 left\n");
 }
 
 TEST(ProgressBar, ATerminalLineIsRedrawnAndRemoved) {

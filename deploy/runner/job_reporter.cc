@@ -101,6 +101,7 @@ bool JobReporter::OnMetrics(absl::string_view data) {
 void JobReporter::ShowProgress() const {
   if (!observer_.on_progress) return;
   Progress progress = metrics_->progress();
+  progress.first_step = static_cast<uint64_t>(options_.start.first_step().value());
   if (lately_.has_value()) {
     if (const auto rate = lately_->hit_rate()) progress.hit_rate = rate;
     progress.slowest = SlowestOf(*lately_);

@@ -121,7 +121,8 @@ void ReportingProgram::TakeLine(const Json& line) {
   const std::string activity = TextAt(line, "activity");
   observer_.on_progress({activity.empty() ? activity_ : activity, static_cast<uint64_t>(rows),
                          fraction > 0 ? static_cast<uint64_t>(rows / fraction) : 0, "rows",
-                         NumberAt(line, "seconds").value_or(0)});
+                         NumberAt(line, "seconds").value_or(0),
+                         /*is_total_estimated=*/fraction < 1});
 }
 
 }  // namespace thermocline

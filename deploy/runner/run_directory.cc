@@ -144,13 +144,13 @@ absl::StatusOr<RunDirectory> RunDirectory::Create(const std::string& path,
     const int error = MakeFolder(candidate, readers);
     if (error == 0) {
       RETURN_IF_ERROR(SyncNames(candidate, above));
-      return RunDirectory(candidate);
+      return RunDirectory(candidate, /*is_new=*/true);
     }
     if (error != EEXIST) return MakeError(candidate, error);
     if (path.empty()) continue;
     std::error_code failed;
     if (!std::filesystem::is_directory(path, failed)) return MakeError(path, EEXIST);
-    if (IsUnused(path)) return RunDirectory(path);
+    if (IsUnused(path)) return RunDirectory(path, /*is_new=*/false);
     const bool was_run = std::filesystem::exists(absl::StrCat(path, "/job.textproto"), failed);
     return absl::AlreadyExistsError(
         absl::StrCat("the run directory ", path, " is not empty; name another with --run-dir",
@@ -164,7 +164,7 @@ absl::StatusOr<RunDirectory> RunDirectory::Open(const std::string& path) {
   if (!std::filesystem::is_directory(path, error)) {
     return absl::NotFoundError(absl::StrCat("there is no run directory ", path));
   }
-  return RunDirectory(path);
+  return RunDirectory(path, /*is_new=*/false);
 }
 
 std::string RunDirectory::File(absl::string_view name) const {
@@ -200,6 +200,12 @@ absl::Status RunDirectory::Remove(absl::string_view name) const {
   std::filesystem::remove_all(File(name), error);
   if (!error) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("can't remove ", File(name), ": ", error.message()));
+}
+
+// An error is ignored: what is left does no harm.
+void RunDirectory::RemoveAll() const {
+  std::error_code error;
+  if (is_new_) std::filesystem::remove_all(path_, error);
 }
 
 // The lock

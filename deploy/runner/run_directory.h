@@ -62,11 +62,14 @@ class RunDirectory {
   // Removes a file, or a folder with all that is in it; OK where there is none.
   // Errors: kUnavailable (names it).
   absl::Status Remove(absl::string_view name) const;
+  // Removes the folder with all that is in it, where Create has made it; else does nothing.
+  void RemoveAll() const;
 
  private:
-  explicit RunDirectory(std::string path) : path_(std::move(path)) {}
+  RunDirectory(std::string path, bool is_new) : path_(std::move(path)), is_new_(is_new) {}
 
   std::string path_;
+  bool is_new_;  // This object's Create has made it.
 };
 
 // A lock on the file `lock` in a folder. Processes that are started while it is held hold it too,

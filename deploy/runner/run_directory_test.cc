@@ -117,6 +117,19 @@ TEST_F(RunDirectoryTest, TwoRunsInOneSecondDiffer) {
   EXPECT_EQ(second->path(), first->path() + "-2");
 }
 
+TEST_F(RunDirectoryTest, RemovesOnlyWhatItHasMade) {
+  std::filesystem::create_directories(root_ + "/theirs");
+  for (const char* name : {"/theirs", "/ours"}) {
+    const auto run = RunDirectory::Create(root_ + name, "job", absl::UnixEpoch());
+    ASSERT_TRUE(run->Write("summary.json", "{}").ok());
+    run->RemoveAll();
+  }
+  EXPECT_TRUE(std::filesystem::exists(root_ + "/theirs/summary.json"));
+  EXPECT_FALSE(std::filesystem::exists(root_ + "/ours"));
+  RunDirectory::Open(root_ + "/theirs")->RemoveAll();
+  EXPECT_TRUE(std::filesystem::exists(root_ + "/theirs"));
+}
+
 TEST_F(RunDirectoryTest, WritesWholeFiles) {
   const auto made = RunDirectory::Create(root_ + "/run", "job", absl::UnixEpoch());
   ASSERT_TRUE(made->Write("summary.json", "{}").ok());

@@ -159,6 +159,7 @@ Json MakeSummary(const Job& job, const std::vector<Json>& results,
   summary["normalized_entropy"] = Real(First(results, "normalized_entropy"));
   summary["calibration"] = Real(First(results, "calibration"));
   summary["eval_samples"] = Whole(First(results, "eval_samples"));
+  summary["new_samples"] = Whole(Sum(results, "new_samples"));
   summary["samples_per_s"] = Real(SamplesPerSecond(results));
   summary["wall_s"] = std::round(wall_s * 1000) / 1000;
   summary["servers"] = job.cluster().servers();
@@ -193,9 +194,10 @@ bool KeepCounts(const Json& before, Json* summary) {
   const auto keep = [](const Json& from, const char* name, Json* to) {
     if (from.contains(name)) (*to)[name] = from[name];
   };
-  for (const char* name : {"samples_per_s", "wall_s", "bad_lines", "first_bad_line", "padding_ids",
-                           "server_restarts", "rollbacks", "bytes_pulled", "bytes_pushed",
-                           "bytes_to_device", "bytes_from_device", "cache", "hot", "exchange"}) {
+  for (const char* name :
+       {"new_samples", "samples_per_s", "wall_s", "bad_lines", "first_bad_line", "padding_ids",
+        "server_restarts", "rollbacks", "bytes_pulled", "bytes_pushed", "bytes_to_device",
+        "bytes_from_device", "cache", "hot", "exchange"}) {
     keep(before, name, summary);
   }
   if (!summary->contains("evaluations")) keep(before, "evaluations", summary);

@@ -32,16 +32,17 @@ absl::StatusOr<nlohmann::ordered_json> ParseWorkerResult(const std::string& text
                                                          const std::string& file);
 
 // The object of summary.json: job, steps, samples, auc, gauc, logloss, normalized_entropy,
-// calibration, samples_per_s, wall_s, servers, workers, model_digest, bad_lines, first_bad_line,
-// bytes_pulled, bytes_pushed; by worker bytes_to_device, bytes_from_device. What no worker reported
-// is null. Where workers have a cache or exchange rows also "cache" (mode: "own", "copies",
-// "shared"; hit_rate, hits, loaded, bypassed) and "exchange" (bytes_sent, bytes_sent_again,
-// wait_for_rank_s, slowest_rank), summed over them.
+// calibration, new_samples, samples_per_s, wall_s, servers, workers, model_digest, bad_lines,
+// first_bad_line, bytes_pulled, bytes_pushed; by worker bytes_to_device, bytes_from_device. What no
+// worker reported is null. Where workers have a cache or exchange rows also "cache" (mode: "own",
+// "copies", "shared"; hit_rate, hits, loaded, bypassed) and "exchange" (bytes_sent,
+// bytes_sent_again, wait_for_rank_s, slowest_rank), summed over them.
 //   steps: the most of any worker; samples, bad_lines: summed;
 //   auc .. calibration, eval_samples, first_bad_line: the first worker's that has them; auc and
 //   others are null, too, where the held-out rows have one class only;
-//   samples_per_s: the samples of this run ("new_samples") over the longest "train_s", else the sum
-//   of the workers' rates; null where this run trained nothing.
+//   samples_per_s: the samples that the workers' processes trained (new_samples: neither those
+//   before a resume nor, after a rollback, those of earlier generations) over the longest
+//   "train_s", else the sum of the workers' rates; null where this run trained nothing.
 nlohmann::ordered_json MakeSummary(const Job& job,
                                    const std::vector<nlohmann::ordered_json>& results,
                                    const std::optional<Digest>& digest, double wall_s);
@@ -50,10 +51,10 @@ nlohmann::ordered_json MakeSummary(const Job& job,
 bool TrainedAnything(const std::vector<nlohmann::ordered_json>& results);
 
 // For a run that trained nothing: the counts of the one before, whose summary is `before`, in place
-// of its own (samples_per_s, wall_s, bad_lines, first_bad_line, padding_ids, server_restarts,
-// rollbacks, bytes_pulled, bytes_pushed, bytes_to_device, bytes_from_device, cache, exchange,
-// checkpoints.committed and called_off), and its evaluations where this run made none. False, and
-// nothing is changed, where `before` is of another step.
+// of its own (new_samples, samples_per_s, wall_s, bad_lines, first_bad_line, padding_ids,
+// server_restarts, rollbacks, bytes_pulled, bytes_pushed, bytes_to_device, bytes_from_device,
+// cache, exchange, checkpoints.committed and called_off), and its evaluations where this run made
+// none. False, and nothing is changed, where `before` is of another step.
 bool KeepCounts(const nlohmann::ordered_json& before, nlohmann::ordered_json* summary);
 
 // The object "evaluations" of the summary: metric, evaluations, best_step, best_auc, best_logloss
@@ -78,6 +79,10 @@ std::string DescribeChange(const EvaluationEvent& event, std::optional<double> r
 
 // An evaluation while the job trains, and what follows from it, in a line for the console.
 std::string DescribeEvaluation(const EvaluationEvent& event, uint32_t patience);
+
+// "AUC 0.7512  logloss 0.4902 ...  on 2,000 held-out samples": the metrics of a summary, or of what
+// another program has scored. `samples`: what they are called.
+std::string RenderScores(const nlohmann::ordered_json& summary, const char* samples);
 
 // What a model that was only evaluated is worth, in a few lines for the console.
 std::string RenderEvaluation(const nlohmann::ordered_json& summary);

@@ -98,6 +98,16 @@ TEST(Summary, WhatNobodyReportedIsNull) {
             11.0);
 }
 
+// After a resume, or a rollback: so that samples, rate and seconds belong together.
+TEST(Summary, TheSpeedIsOfTheSamplesThatItNames) {
+  const Json lately = Json::parse(
+      R"({"steps": 100, "samples": 1000, "new_samples": 300, "train_s": 2, "eval_samples": 9})");
+  const Json summary = MakeSummary(TwoByTwo(), {lately, lately}, std::nullopt, 2.5);
+  EXPECT_EQ(summary["new_samples"], 600);
+  EXPECT_THAT(RenderSummary(summary),
+              HasSubstr("100 steps, 2,000 samples, the last 600 at 300 samples/s; 2.5 s in all\n"));
+}
+
 TEST(Summary, ARunThatTrainedNothingHasNoSpeed) {
   const Json done = Json::parse(
       R"({"steps": 100, "samples": 1000, "new_samples": 0, "train_s": 0.01, "samples_per_s": 0})");

@@ -36,18 +36,7 @@ bool HasScore(const Json& summary) {
 }
 
 std::string ScoreLine(const Json& summary) {
-  std::string line = absl::StrCat("AUC ", AucText(NumberAt(summary, "auc").value_or(std::nan(""))));
-  const auto add = [&](const char* name, const char* words) {
-    if (NumberAt(summary, name)) absl::StrAppend(&line, "  ", words, " ", Fixed(summary, name, 4));
-  };
-  add("gauc", "GAUC");
-  absl::StrAppend(&line, "  logloss ", Fixed(summary, "logloss", 4));
-  add("normalized_entropy", "normalized entropy");
-  add("calibration", "calibration");
-  if (NumberAt(summary, "eval_samples")) {
-    absl::StrAppend(&line, "  on ", Count(summary, "eval_samples"), " held-out samples");
-  }
-  absl::StrAppend(&line, "\n");
+  std::string line = RenderScores(summary, "held-out samples") + "\n";
   if (!NumberAt(summary, "auc")) {
     // The calibration is a ratio to the mean label.
     const char* const label = NumberAt(summary, "calibration") ? "1" : "0";
@@ -200,6 +189,21 @@ std::string DescribeEvaluation(const EvaluationEvent& event, uint32_t patience) 
   return line;
 }
 
+std::string RenderScores(const Json& summary, const char* samples) {
+  std::string line = absl::StrCat("AUC ", AucText(NumberAt(summary, "auc").value_or(std::nan(""))));
+  const auto add = [&](const char* name, const char* words) {
+    if (NumberAt(summary, name)) absl::StrAppend(&line, "  ", words, " ", Fixed(summary, name, 4));
+  };
+  add("gauc", "GAUC");
+  absl::StrAppend(&line, "  logloss ", Fixed(summary, "logloss", 4));
+  add("normalized_entropy", "normalized entropy");
+  add("calibration", "calibration");
+  if (NumberAt(summary, "eval_samples")) {
+    absl::StrAppend(&line, "  on ", Count(summary, "eval_samples"), " ", samples);
+  }
+  return line;
+}
+
 std::string RenderEvaluation(const Json& summary) {
   return absl::StrCat(HasScore(summary) ? ScoreLine(summary) : "no held-out samples\n",
                       DigestLine(summary));
@@ -212,7 +216,12 @@ std::string RenderSummary(const Json& summary) {
   absl::StrAppend(&text, Count(summary, "steps"), " steps, ", Count(summary, "samples"),
                   " samples");
   if (NumberAt(summary, "samples_per_s")) {
-    absl::StrAppend(&text, ", ", Fixed(summary, "samples_per_s", 0), " samples/s");
+    // The others are of an earlier launch, or of before a rollback.
+    const bool is_part = NumberAt(summary, "new_samples").value_or(INFINITY) <
+                         NumberAt(summary, "samples").value_or(0);
+    if (is_part) absl::StrAppend(&text, ", the last ", Count(summary, "new_samples"));
+    absl::StrAppend(&text, is_part ? " at " : ", ", Fixed(summary, "samples_per_s", 0),
+                    " samples/s");
   }
   absl::StrAppend(&text, "; ", Fixed(summary, "wall_s", 1), " s in all\n");
   if (NumberAt(summary, "bad_lines").value_or(0) > 0) {

@@ -213,6 +213,9 @@ class DataTest(ProcessTest):
         self.assertEqual(lines[0], 'thermocline: job shop: ' + message)
         self.assertRegex(lines[1], r'^  \| worker [01] exited with code 1; its log: \S+/worker-[01].log$')
         self.assertNotIn(message, lines[1:])
+        run_dir = '%s-%s' % (self.run_dir, name)
+        self.assertEqual(lines[-1], 'there is no checkpoint yet; to begin anew in this run directory with another '
+                         'job file, or other flags: thermocline train %s --resume --run-dir %s' % (job, run_dir))
 
     def test_what_is_wrong_is_named(self):
         path = self.run_dir + '.csv'
@@ -244,6 +247,11 @@ class DataTest(ProcessTest):
         os.truncate(path + '.gz', size)
         self.assert_told('%s.gz: gzip data is cut off at byte %d, the end of the file' % (path, size),
                          job=self.write_job(SHOP % (path + '.gz'), 'f'), name='f')
+        # As it was told.
+        with open(path, 'w') as file:
+            file.write('day,user,item,price,history,event\n' + '2026-11-01,u,i,1,,buy\n2026-11-21,u,i,1,,\n' * 500)
+        begun = self.thermocline('train', self.run_dir + '-c.textproto', '--resume', '--run-dir', self.run_dir + '-c')
+        self.assertEqual(begun.returncode, 0, begun.stdout + begun.stderr)
 
 
 if __name__ == '__main__':

@@ -5,6 +5,7 @@ Whatever dies on the way, the same is decided and the model has the same bits.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import unittest
@@ -88,10 +89,14 @@ class EvaluationTest(ProcessTest):
         self.assertEqual([(entry['name'], entry['best']) for entry in listed['checkpoints']],
                          [(name, True), (summary['checkpoints']['last'], False)])
         self.assertIn(', the best', self.thermocline('checkpoint', 'list', self.run_dir).stdout)
-        scored = self.thermocline('eval', '--checkpoint', os.path.join(self.run_dir, 'best'),
-                                  '--json', '--run-dir', self.run_dir + '-best')
+        scored = subprocess.run([THERMOCLINE, 'eval', '--checkpoint', os.path.join(self.run_dir, 'best'), '--json'],
+                                capture_output=True, text=True, timeout=DEADLINE_S, cwd=self.folder)
         self.assertEqual(scored.returncode, 0, scored.stderr)
+        # Nothing is left of it.
+        folder, = re.findall(r'run directory (runs/\S+)', scored.stderr)
+        self.assertEqual(os.listdir(os.path.join(self.folder, os.path.dirname(folder))), [])
         scored = json.loads(scored.stdout)
+        self.assertIsNone(scored['run_directory'])
         self.assertEqual((scored['checkpoint'], scored['auc'], scored['logloss']),
                          (name, best['best_auc'], best['best_logloss']))
 
@@ -110,17 +115,20 @@ class EvaluationTest(ProcessTest):
                                  '--run-dir', self.run_dir + '-other')
         self.assertEqual(other.returncode, 0, other.stderr)
         self.assertEqual(json.loads(other.stdout)['eval_samples'], 500)
+        self.assertIn('checkpoint %s, the last; the best is %s (RUN_DIR/best)\n'
+                      % (summary['checkpoints']['last'], name), other.stderr)
+        self.assertTrue(os.path.exists(self.run_dir + '-other'))
 
         # A job that only trains has the same bits up to there.
         plain = self.train('--set=train.passes=%d' % MOST_PASSES,
                            '--set=train.learning_rate.base=0.05',
-                           '--set=train.max_steps=%d' % summary['steps'],
+                           '--set=train.max_steps=%d' % summary['steps'], '--set=checkpoint.none=true',
                            run_dir=self.run_dir + '-plain')
         self.assertEqual(plain['model_digest'], summary['model_digest'])
         self.assertEqual(plain['auc'], summary['auc'])
         none = self.thermocline('eval', '--checkpoint', self.run_dir + '-plain')
         self.assertEqual(none.returncode, 2)
-        self.assertIn("the job in '%s-plain' has no checkpoint policy" % self.run_dir, none.stderr)
+        self.assertIn("the job in '%s-plain' writes no checkpoints" % self.run_dir, none.stderr)
 
         # Training goes on from the best by that name, too, and comes to the same.
         for name in (os.path.join(self.run_dir, 'best'), 'best'):
@@ -294,7 +302,7 @@ class EvaluationTest(ProcessTest):
 
     def test_steps_with_a_cache_and_without_checkpoints(self):
         flags = ['--set=train.passes=4', '--set=evaluate.every_steps=30',
-                 '--set=evaluate.metric=LOGLOSS']
+                 '--set=evaluate.metric=LOGLOSS', '--set=checkpoint.none=true']
         summary = self.train('--set=cache.budget=16MiB', *flags)
         self.assertEqual([event['step'] for event in self.events('eval')],
                          [29, 59, 89, 119, 149, 159])

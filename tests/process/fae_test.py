@@ -134,6 +134,14 @@ class FaeTest(ProcessTest):
         self.assertTrue(summary['pack']['reused'])
         self.assert_same(summary, undisturbed)
 
+    def test_a_job_without_a_budget_is_told_what_sizes_are_worth(self):
+        refused = self.thermocline('train', self.job, '--set=fae={}')
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn('fae.budget is missing', refused.stderr)
+        found = self.thermocline('calibrate', self.job, '--set=fae={}', '--json')
+        self.assertEqual(found.returncode, 0, found.stderr)
+        self.assertEqual(len(json.loads(found.stdout)), 3)  # 64MiB, 256MiB, 1GiB
+
     def test_with_a_fixed_rate_nothing_is_scored(self):
         flags = ['--set=fae.schedule.fixed=true', '--set=fae.schedule.rate=20']
         undisturbed = self.train_undisturbed(*flags)

@@ -333,7 +333,7 @@ class FailureTest(ProcessTest):
         self.assertEqual(stats.returncode, 1, stats.stdout)
         self.assertIn('has ended without a result: its launcher was killed\n',
                       stats.stdout)
-        self.assertRegex(stats.stdout, r'last progress: step \d+, [\d,]+ samples\n')
+        self.assertRegex(stats.stdout, r'last progress: [\d,]+ steps, [\d,]+ samples\n')
 
     def test_watching_stats_ends_with_the_run(self):
         launcher = self.start_long()

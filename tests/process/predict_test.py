@@ -107,6 +107,7 @@ class PredictTest(ProcessTest):
         if code != 0:
             return result.stderr
         self.assertIn('scores: ' + out, result.stdout)
+        self.said = result.stdout
         if out.endswith('.npy'):
             return read_npy(out)
         with open(out, newline='') as file:
@@ -130,6 +131,9 @@ class PredictTest(ProcessTest):
         self.train(CHECKPOINTS, '--servers=2')
         scored = self.eval('--data', self.data, '--servers=3')
         rows = self.predict('all.csv', '--data', self.data, '--logits')
+        self.assertRegex(self.said, r'checkpoint step-\d+, the last\n')
+        self.assertIn('\nAUC %.4f  logloss %.4f' % (scored['auc'], scored['logloss']), self.said)
+        self.assertIn(' on 2,000 rows with labels\n', self.said)
         self.assertEqual([int(row['row']) for row in rows], list(range(2000)))
         labels = [int(row['label']) for row in rows]
         logits = logits_of(rows)
@@ -139,6 +143,7 @@ class PredictTest(ProcessTest):
         self.predict('small.csv', '--data', self.data, '--logits', '--memory=32KiB',
                      '--set=train.eval_batch_size=7')
         self.assertEqual(self.read_text('small.csv'), self.read_text('all.csv'))
+        self.assertNotIn('AUC', self.said)  # The labels have no room.
         probabilities = [1 / (1 + math.exp(-x)) for x in logits]
         self.assertEqual([float(row['score']) for row in self.predict('p.csv', '--data', self.data)],
                          probabilities)

@@ -22,6 +22,7 @@
 #include "worker/data/dataset.h"
 #include "worker/predict/predictor.h"
 #include "worker/predict/score_file.h"
+#include "worker/train/evaluation.h"
 #include "worker/train/worker_device.h"
 
 ABSL_FLAG(std::string, job, "", "Resolved job file; its held-out rows are scored");
@@ -94,12 +95,17 @@ int Run() {
     WriteLine({{"event", "failed"}, {"message", std::string(result.status().message())}});
     return kExitFailed;
   }
-  WriteLine({{"event", "done"},
-             {"rows", result->rows},
-             {"bad_lines", result->bad_lines},
-             {"first_bad_line", result->first_bad_line},
-             {"rows_read", result->rows_read},
-             {"resident_bytes", ResidentBytes()}});
+  nlohmann::json done = {{"event", "done"},
+                         {"rows", result->rows},
+                         {"bad_lines", result->bad_lines},
+                         {"first_bad_line", result->first_bad_line},
+                         {"rows_read", result->rows_read},
+                         {"resident_bytes", ResidentBytes()}};
+  if (result->metrics.has_value()) {
+    done["eval_samples"] = result->metrics->samples;
+    AddMetrics(*result->metrics, &done);
+  }
+  WriteLine(done);
   return 0;
 }
 

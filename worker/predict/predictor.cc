@@ -1,6 +1,7 @@
 #include "worker/predict/predictor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -22,6 +23,9 @@ namespace {
 
 // Of the memory; the rows have the rest.
 constexpr uint64_t kShareOfBatches = 8;
+// Beside it, and what a row's score and label take while their metrics are computed.
+constexpr uint64_t kShareOfLabels = 4;
+constexpr uint64_t kLabelBytes = 24;
 // What a batch and its plan take for each lookup, and for each sample beside its dense columns.
 constexpr uint64_t kLookupBytes = 40;
 constexpr uint64_t kSampleBytes = 16;
@@ -85,8 +89,8 @@ uint64_t BytesOf(const Batch& batch) {
 
 class Predictor {
  public:
-  Predictor(const Job& job, const PredictOptions& options, WorkerDevice device, RowLookup* lookup,
-            ScoreFile* file)
+  Predictor(const Job& job, const PredictOptions& options, bool has_labels, WorkerDevice device,
+            RowLookup* lookup, ScoreFile* file)
       : options_(options),
         tables_(ResolveTables(job)),
         device_(std::move(device.device)),
@@ -95,7 +99,8 @@ class Predictor {
         cache_(lookup, tables_.sparse, options.manifest.seed(),
                options.memory_bytes - options.memory_bytes / kShareOfBatches),
         file_(*file),
-        transfers_(std::make_unique<StepTransfers>(device_.get())) {}
+        transfers_(std::make_unique<StepTransfers>(device_.get())),
+        keeps_labels_(has_labels) {}
 
   absl::StatusOr<PredictResult> Run(RowLookup* lookup, BatchReader* reader) {
     RETURN_IF_ERROR(LoadDense(tables_, options_.manifest.seed(), lookup, device_.get(), &model_));
@@ -113,7 +118,9 @@ class Predictor {
     }
     const BatchReader::Progress read = reader->progress();
     RETURN_IF_ERROR(file_.Finish(next_row_));
-    return PredictResult{scored_, read.bad_lines, read.first_bad_line, cache_.rows_read()};
+    PredictResult result{scored_, read.bad_lines, read.first_bad_line, cache_.rows_read(), {}};
+    if (keeps_labels_ && !labeled_.labels.empty()) result.metrics = ComputeMetrics(labeled_);
+    return result;
   }
 
  private:
@@ -180,7 +187,19 @@ class Predictor {
     }
     next_row_ = batch.first_row + batch.global_samples;
     scored_ += batch.size;
+    KeepLabels(batch);
     return file_.Append(scored);
+  }
+
+  void KeepLabels(const Batch& batch) {
+    for (int i = 0; keeps_labels_ && i < batch.size; ++i) {
+      if (std::isnan(batch.labels[i])) continue;
+      labeled_.labels.push_back(batch.labels[i]);
+      labeled_.logits.push_back(logits_[i]);
+    }
+    if (labeled_.labels.size() <= options_.memory_bytes / kShareOfLabels / kLabelBytes) return;
+    keeps_labels_ = false;
+    labeled_ = {};
   }
 
   const PredictOptions& options_;
@@ -200,6 +219,8 @@ class Predictor {
   std::vector<float> logits_;
   int64_t scored_ = 0;
   int64_t next_row_ = 0;
+  bool keeps_labels_;
+  ScoredSamples labeled_;  // For the metrics.
 };
 
 }  // namespace
@@ -212,7 +233,8 @@ absl::StatusOr<PredictResult> Predict(const Job& job, const PredictOptions& opti
                    RowLookup::Open(disk, options.checkpoint_directory, options.manifest, &threads));
   ASSIGN_OR_RETURN(const std::unique_ptr<BatchReader> reader,
                    dataset->OpenReader(Split::kTest, WorkerRank(0), 1, Step(0)));
-  Predictor predictor(job, options, std::move(device), lookup.get(), file);
+  Predictor predictor(job, options, dataset->has_labels(Split::kTest), std::move(device),
+                      lookup.get(), file);
   return predictor.Run(lookup.get(), reader.get());
 }
 

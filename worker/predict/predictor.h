@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/disk/disk.h"
+#include "common/math/metrics.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
 #include "worker/data/dataset.h"
@@ -38,6 +40,9 @@ struct PredictResult {
   uint64_t bad_lines = 0;
   std::string first_bad_line;
   uint64_t rows_read = 0;  // Of the checkpoint's tables, those that were read again too.
+  // Of the rows whose labels are known, each counting 1. nullopt: there are none, or more than a
+  // quarter of memory_bytes has room for (24 bytes each).
+  std::optional<PredictionMetrics> metrics;
 };
 
 // Scores the held-out rows of `dataset` (opened for the resolved `job`), in their order, into
