@@ -69,6 +69,11 @@ bool JobMachine::State::CanGoBack() const {
   return writes_checkpoints_ && options_.job.checkpoint().max_rollbacks() > 0;
 }
 
+// Without rows to load servers answer the first configuration at once; a host may be cut off.
+bool JobMachine::State::TakesConfigurationAtOnce() const {
+  return generation_.start.base.empty() && !options_.job.has_init() && options_.num_hosts == 0;
+}
+
 bool JobMachine::State::IsConfiguredOnce() const {
   return stage_ >= Stage::kStartingWorkers && stage_ <= Stage::kAsking;
 }

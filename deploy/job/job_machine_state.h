@@ -122,9 +122,7 @@ class JobMachine::State {
   bool IsAwaitedByHosts() const;  // An engine's stop, and agents hold on (deploy/node/node.cc).
   bool SchedulesBatches() const;  // By the loss: hot and cold batches take turns.
   bool TakesReports() const;      // Workers wait for what is decided on one of worker 0.
-  bool LoadsRows() const { return !generation_.start.base.empty() || options_.job.has_init(); }
-  // Without rows to load servers answer the first configuration at once; a host may be cut off.
-  bool TakesConfigurationAtOnce() const { return !LoadsRows() && options_.num_hosts == 0; }
+  bool TakesConfigurationAtOnce() const;
   absl::Duration StallTimeout() const;
   absl::Duration StartupTimeout() const;
 
