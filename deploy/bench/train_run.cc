@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/base/timing.h"
 #include "deploy/runner/child_process.h"
 #include "deploy/runner/summary.h"
 
@@ -71,8 +72,8 @@ class RunProcesses {
     while (!AllEnded()) {
       RETURN_IF_ERROR(Wait());
       // Agents end with their job; one that can't must not hold up the others' results.
-      if (LauncherEnded() && !ended_.has_value()) ended_ = absl::Now();
-      if (ended_.has_value() && absl::Now() - *ended_ > kStopGrace) break;
+      if (LauncherEnded() && !ended_.has_value()) ended_ = watch_.Elapsed();
+      if (ended_.has_value() && watch_.Elapsed() - *ended_ > kStopGrace) break;
     }
     const ChildProcess& launcher = processes_.front();
     if (launcher.exit_code() == 0) return absl::OkStatus();
@@ -89,9 +90,10 @@ class RunProcesses {
 
   void Stop() {
     const int requests = signals_.stop_requests();
-    const absl::Time deadline = absl::Now() + kStopGrace;
+    const Stopwatch watch;
     processes_.front().Signal(SIGINT);
-    while (!LauncherEnded() && absl::Now() < deadline && signals_.stop_requests() == requests) {
+    while (!LauncherEnded() && watch.Elapsed() < kStopGrace &&
+           signals_.stop_requests() == requests) {
       absl::SleepFor(kPollPeriod);
       signals_.Drain();
     }
@@ -101,7 +103,8 @@ class RunProcesses {
   const TrainRun& run_;
   SignalWatch& signals_;
   std::deque<ChildProcess> processes_;
-  std::optional<absl::Time> ended_;  // The launcher's end, as this process saw it.
+  const Stopwatch watch_;
+  std::optional<absl::Duration> ended_;  // The launcher's end, as this process saw it.
 };
 
 std::vector<std::string> LauncherCommand(const TrainRun& run, const ShapedHosts* hosts) {
@@ -117,8 +120,8 @@ std::vector<std::string> LauncherCommand(const TrainRun& run, const ShapedHosts*
 
 // Where the controller listens, once it does.
 absl::StatusOr<std::string> AwaitController(const TrainRun& run, RunProcesses* processes) {
-  const absl::Time deadline = absl::Now() + kControllerWait;
-  while (!processes->LauncherEnded() && absl::Now() < deadline) {
+  const Stopwatch watch;
+  while (!processes->LauncherEnded() && watch.Elapsed() < kControllerWait) {
     const auto found = ReadJsonFile(run.run_dir + "/controller.json");
     if (const std::string address = TextAt(found, "address"); !address.empty()) return address;
     RETURN_IF_ERROR(processes->Wait());

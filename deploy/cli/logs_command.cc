@@ -19,6 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/base/timing.h"
 #include "common/job/job_loader.h"
 #include "common/job/resolved_job.h"
 #include "common/net/rpc.h"
@@ -205,9 +206,9 @@ class HostLog final : public FollowedLog {
       return lines;
     }
     // The process has not been started yet, or moves to another host; or the job has ended.
-    if (std::exchange(context_, nullptr) != nullptr) ask_at_ = absl::Now() + kRetryPeriod;
+    if (std::exchange(context_, nullptr) != nullptr) ask_at_ = watch_.Elapsed() + kRetryPeriod;
     if (IsRefusal(status_)) return status_;
-    if (absl::Now() < ask_at_) return std::vector<std::string>();
+    if (watch_.Elapsed() < ask_at_) return std::vector<std::string>();
     has_ended_ = !absl::IsNotFound(status_) && HasEnded();
     if (has_ended_) return std::vector<std::string>();
     const absl::Status why =
@@ -243,7 +244,8 @@ class HostLog final : public FollowedLog {
   const RunDirectory& directory_;
   LogRequest request_;
   std::unique_ptr<grpc::ClientContext> context_;  // Null: none is asked for.
-  absl::Time ask_at_;
+  const Stopwatch watch_;
+  absl::Duration ask_at_;
   absl::Status said_;  // The error that Take() returned last; OK: lines have come since.
   bool has_ended_ = false;
   // gRPC's thread writes these; they are read when is_answered_.

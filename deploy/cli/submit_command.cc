@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
+#include "common/base/timing.h"
 #include "common/disk/file_list.h"
 #include "common/job/resolved_job.h"
 #include "common/net/tls_files.h"
@@ -264,7 +265,8 @@ int Follow(const EngineJob& job, uint64_t log_begin, SignalWatch* signals) {
   std::ifstream log;
   std::string last_text;
   EngineState state{EngineState::What::kWaiting, ""};
-  absl::Time ask_at = absl::InfinitePast();
+  const Stopwatch watch;
+  absl::Duration ask_at;
   std::map<std::string, std::string> complaints_said;
   const fs::file_time_type begin = fs::file_time_type::clock::now();
   while (true) {
@@ -284,7 +286,7 @@ int Follow(const EngineJob& job, uint64_t log_begin, SignalWatch* signals) {
       std::printf("\nthe job goes on; to stop it: thermocline stop %s\n", job.run_dir.c_str());
       return kExitDone;
     }
-    if (absl::Now() >= ask_at) {
+    if (watch.Elapsed() >= ask_at) {
       const auto answer = AskEngine(job);
       if (answer.ok()) state = *answer;  // An engine that does not answer now will.
       if (job.engine == "slurm" && state.text != last_text)
@@ -292,7 +294,7 @@ int Follow(const EngineJob& job, uint64_t log_begin, SignalWatch* signals) {
       last_text = state.text;
       const std::string complaints = NewComplaints(job.run_dir, begin, &complaints_said);
       if (!complaints.empty()) console.Write(complaints);
-      ask_at = absl::Now() + kEnginePeriod;
+      ask_at = watch.Elapsed() + kEnginePeriod;
       if (state.what == EngineState::What::kEnded) continue;
     }
     absl::SleepFor(kLogPeriod);

@@ -68,8 +68,11 @@ bool WaitOn(pthread_cond_t* condition, NativeMutex* native, Time deadline) {
     pthread_cond_wait(condition, &native->mutex);
     return false;
   }
-  const timespec until = ToTimespec(deadline);
-  return pthread_cond_timedwait(condition, &native->mutex, &until) != 0;
+  // By the monotonic clock, as in monotonic_waits.cc.
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const timespec until = ToTimespec(DurationFromTimespec(now) + (deadline - Now()));
+  return pthread_cond_clockwait(condition, &native->mutex, CLOCK_MONOTONIC, &until) != 0;
 }
 
 // REQUIRES: the mutex is held. True where the condition holds.
