@@ -31,7 +31,7 @@ struct NetworkFaults {
 struct StreamFaults {
   double breaks = 0;  // Of the streams, after some frames; what is under way is lost, or ...
   double late = 0;    // ... comes late, of so many of those.
-  double repeat = 0;  // Of the chunks; and receipts pass each other.
+  double repeat = 0;  // Of the chunks; and receipts are handed over in any order.
   int64_t delay_us = 2'000;
   int64_t late_us = 60'000;  // At the most.
 };

@@ -11,6 +11,9 @@ namespace {
 constexpr int kMostFrames = 40;  // Of a stream that breaks.
 // Until the opener of a stream whose link is cut takes it for broken, at the most.
 constexpr int64_t kSilenceMicros = 2'000'000;
+// What a thread takes, at the most, from a receipt's making to the transport, and this to write it.
+constexpr int64_t kHandOverMicros = 2'000;
+constexpr int64_t kWriteMicros = 2'000;
 
 }  // namespace
 
@@ -98,7 +101,7 @@ void SimStreams::Deliver(EndId to, const Frame& frame) {
   });
 }
 
-void SimStreams::Carry(const StreamPtr& stream, bool forth, bool in_order, const Frame& frame) {
+void SimStreams::Carry(const StreamPtr& stream, bool forth, const Frame& frame) {
   if (--stream->frames_left == 0) {
     ++counters_.broken;
     Break(stream, Delay());
@@ -107,9 +110,8 @@ void SimStreams::Carry(const StreamPtr& stream, bool forth, bool in_order, const
   const EndId from = {generation, forth ? opener : receiver};
   const EndId to = {generation, forth ? receiver : opener};
   int64_t& last_us = forth ? stream->forth_us : stream->back_us;
-  int64_t at_us = scheduler_.NowMicros() + Delay();
-  if (in_order) at_us = last_us = std::max(at_us, last_us);
-  scheduler_.RunAfter(at_us - scheduler_.NowMicros(), [this, stream, from, to, frame] {
+  last_us = std::max(scheduler_.NowMicros() + Delay(), last_us);
+  scheduler_.RunAfter(last_us - scheduler_.NowMicros(), [this, stream, from, to, frame] {
     const auto sender = ends_.find(from), taker = ends_.find(to);
     const bool is_cut = is_cut_ && sender != ends_.end() && taker != ends_.end() &&
                         is_cut_(sender->second->place.host, taker->second->place.host);
@@ -174,10 +176,9 @@ void SimStreams::Open(const End& from, uint32_t to, uint64_t attempt) {
     stream->frames_left = static_cast<int>(random_.Between(1, kMostFrames));
   }
   streams_[id] = stream;
-  Carry(stream, /*forth=*/true, /*in_order=*/true,
-        [rank = from.place.rank, attempt](ExchangeEvents* events) {
-          events->OnOpened(rank, attempt);
-        });
+  Carry(stream, /*forth=*/true, [rank = from.place.rank, attempt](ExchangeEvents* events) {
+    events->OnOpened(rank, attempt);
+  });
 }
 
 void SimStreams::Send(const End& from, uint32_t to, uint64_t attempt, const BlockChunk& chunk,
@@ -195,7 +196,7 @@ void SimStreams::Send(const End& from, uint32_t to, uint64_t attempt, const Bloc
   }
   const int copies = random_.Chance(faults_.repeat) ? 2 : 1;
   for (int copy = 0; copy < copies; ++copy) {
-    Carry(stream, /*forth=*/true, /*in_order=*/true,
+    Carry(stream, /*forth=*/true,
           [rank = from.place.rank, attempt, chunk, bytes](ExchangeEvents* events) {
             events->OnChunk(rank, attempt, chunk);
           });
@@ -212,10 +213,32 @@ void SimStreams::SendReceipt(const End& from, uint32_t to, uint64_t attempt, Rec
       FindStream({from.place.generation, to, from.place.rank.value(), attempt});
   if (stream == nullptr) return;
   Tamper(from, stream, &receipt);
-  // All but the first may pass each other.
-  const bool in_order = stream->receipts++ == 0 || faults_.repeat == 0;
-  Carry(stream, /*forth=*/false, in_order,
-        [rank = from.place.rank, attempt, receipt](ExchangeEvents* events) {
+  ++stream->receipts;
+  const auto hand_over = [this, stream, receipt] {
+    std::optional<Receipt>& unsent = stream->unsent;
+    if (unsent.has_value()) {
+      unsent->Merge(receipt);
+    } else {
+      unsent = receipt;
+    }
+    if (!stream->is_writing) WriteReceipt(stream);
+  };
+  // Several threads hand them over.
+  if (faults_.repeat == 0) return hand_over();
+  scheduler_.RunAfter(random_.Between(0, kHandOverMicros), hand_over);
+}
+
+void SimStreams::WriteReceipt(const StreamPtr& stream) {
+  const auto& [generation, opener, receiver, attempt] = stream->id;
+  const Receipt receipt = *std::exchange(stream->unsent, std::nullopt);
+  stream->is_writing = true;
+  scheduler_.RunAfter(random_.Between(0, kWriteMicros), [this, stream] {
+    stream->is_writing = false;
+    if (stream->unsent.has_value()) WriteReceipt(stream);
+  });
+  if (!stream->is_whole) return;
+  Carry(stream, /*forth=*/false,
+        [rank = WorkerRank(receiver), attempt = attempt, receipt](ExchangeEvents* events) {
           events->OnReceipt(rank, attempt, receipt);
         });
 }

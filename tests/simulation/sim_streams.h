@@ -1,6 +1,7 @@
-// The streams between the workers of a job (worker/exchange): a network that breaks them, and
-// delays and repeats what they carry, as a seed says. What was under way when a stream broke is
-// lost or comes late, also once its generation is over.
+// The streams between the workers of a job (worker/exchange): a network that breaks them, delays
+// and repeats what they carry, and is handed receipts in another order than they were made, as a
+// seed says. What was under way when a stream broke is lost or comes late, also once its generation
+// is over.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SIM_STREAMS_H_
 #define THERMOCLINE_TESTS_SIMULATION_SIM_STREAMS_H_
 
@@ -9,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -70,6 +72,8 @@ class SimStreams {
     int64_t forth_us = 0, back_us = 0;  // When the last frame arrives.
     int frames_left = 0;
     int receipts = 0;
+    std::optional<Receipt> unsent;  // Behind the one that is being written.
+    bool is_writing = false;        // A receipt.
   };
   using StreamPtr = std::shared_ptr<Stream>;
 
@@ -77,13 +81,14 @@ class SimStreams {
   void Send(const End& from, uint32_t to, uint64_t attempt, const BlockChunk& chunk,
             const std::shared_ptr<const BlockBytes>& bytes);
   void SendReceipt(const End& from, uint32_t to, uint64_t attempt, Receipt receipt);
+  void WriteReceipt(const StreamPtr& stream);
   void Leave(EndId id);
 
   End* Find(EndId id);
   StreamPtr FindStream(const StreamId& id) const;
   // To the process, unless it is gone by then.
   void Deliver(EndId to, const Frame& frame);
-  void Carry(const StreamPtr& stream, bool forth, bool in_order, const Frame& frame);
+  void Carry(const StreamPtr& stream, bool forth, const Frame& frame);
   void Break(const StreamPtr& stream, int64_t noticed_us);
   void Close(const StreamId& id, int64_t delay_us, const absl::Status& why);
   int64_t Delay() { return random_.Between(1, faults_.delay_us); }

@@ -2,6 +2,7 @@
 #ifndef THERMOCLINE_WORKER_EXCHANGE_BLOCK_H_
 #define THERMOCLINE_WORKER_EXCHANGE_BLOCK_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -94,6 +95,13 @@ struct Receipt {
   // [phases] Blocks through this step are taken: there is room for them.
   std::array<Step, kNumPhases> taken;
 
+  // Says what both say: threads hand over receipts of a stream in any order.
+  void Merge(const Receipt& other) {
+    for (size_t p = 0; p < kNumPhases; ++p) {
+      received[p] = std::max(received[p], other.received[p]);
+      taken[p] = std::max(taken[p], other.taken[p]);
+    }
+  }
   friend bool operator==(const Receipt& a, const Receipt& b) {
     return a.received == b.received && a.taken == b.taken;
   }

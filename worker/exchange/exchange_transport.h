@@ -36,7 +36,8 @@ class ExchangeTransport {
   virtual void Start(ExchangeEvents* events) = 0;
 
   // The three actions of block.h. Chunks of a stream arrive in their order, if they do; `bytes`
-  // keeps the chunk's data.
+  // keeps the chunk's data. Receipts of a stream may come in any order, as several threads send
+  // them; what the newest says must arrive.
   virtual void Open(WorkerRank to, uint64_t attempt) = 0;
   virtual void Send(WorkerRank to, uint64_t attempt, const BlockChunk& chunk,
                     std::shared_ptr<const BlockBytes> bytes) = 0;

@@ -37,11 +37,15 @@ class GrpcExchangeServer::Stream final : public Reactor {
     StartRead(&in_);
   }
 
-  // A later receipt takes the place of one that isn't sent yet.
+  // With one that isn't sent yet it becomes one receipt.
   void Send(const Receipt& receipt) {
     {
       absl::MutexLock lock(&mutex_);
-      next_ = receipt;
+      if (next_.has_value()) {
+        next_->Merge(receipt);
+      } else {
+        next_ = receipt;
+      }
       if (end_.has_value() || is_writing_) return;
       TakeNext();
     }

@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -313,6 +314,35 @@ TEST_F(GrpcExchangeServerTest, TakesChunksAndSendsReceipts) {
   EXPECT_EQ(got.received_size(), 6);
   EXPECT_EQ(got.received(0), -1);
   EXPECT_EQ(got.taken(5), 105);
+}
+
+// Threads hand over receipts in any order. While one is being written, those behind it wait.
+TEST_F(GrpcExchangeServerTest, AnOlderReceiptTakesNothingBack) {
+  host_.server().Begin(&events_);
+  for (uint64_t attempt = 1; attempt <= 20; ++attempt) {
+    const std::unique_ptr<Call> call = Open(Hello(attempt));
+    EXPECT_EQ(events_.Next(), absl::StrCat("opened 2 ", attempt));
+    Receipt older;
+    older.received.fill(Step(3));
+    older.taken.fill(Step(7));
+    Receipt newer = older;
+    newer.received[0] = Step(5);
+    newer.taken[1] = Step(9);
+    Receipt last = older;
+    last.taken[2] = Step(8);
+    for (const Receipt& receipt : {older, newer, older, last}) {
+      host_.server().SendReceipt(WorkerRank(2), attempt, receipt);
+    }
+    int64_t received = 0, taken = 0;
+    ExchangeReceipt got;
+    do {
+      ASSERT_TRUE(call->stream->Read(&got));
+      received = std::max(received, got.received(0));
+      taken = std::max(taken, got.taken(1));
+    } while (got.taken(2) < 8);
+    EXPECT_EQ(received, 5);
+    EXPECT_EQ(taken, 9);
+  }
 }
 
 TEST_F(GrpcExchangeServerTest, RefusesStrangersAndSaysWhoBothAre) {
