@@ -22,6 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/arrow/arrow_files.h"
 #include "common/base/status_macros.h"
+#include "common/disk/file_list.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {
@@ -139,6 +140,15 @@ class S3Store : public ArrowObjectStore {
                                  return first == '.' || first == '_';
                                }),
                 found.end());
+    if (found.empty()) {
+      ASSIGN_OR_RETURN(found, ListFolder(folder, /*recursive=*/true));
+      found.erase(std::remove_if(found.begin(), found.end(),
+                                 [&](const std::string& name) {
+                                   return !IsInKeyFolders(
+                                       absl::string_view(name).substr(folder.size() + 1));
+                                 }),
+                  found.end());
+    }
     if (found.empty())
       return absl::NotFoundError(absl::StrCat(path, ": the folder has no objects"));
     return found;

@@ -105,6 +105,15 @@ std::string NameOf(const parquet::schema::Node* node) {
   return absl::StrJoin(names, ".");
 }
 
+// The outermost map that `node` is a part of; null: none.
+const parquet::schema::Node* MapAround(const parquet::schema::Node* node) {
+  const parquet::schema::Node* map = nullptr;
+  for (; node->parent() != nullptr; node = node->parent()) {
+    if (node->logical_type() != nullptr && node->logical_type()->is_map()) map = node;
+  }
+  return map;
+}
+
 // ---- values
 
 template <typename T>
@@ -396,7 +405,7 @@ ParquetColumn DescribeLeaf(const parquet::ColumnDescriptor& descriptor, ParquetL
   }
   const parquet::schema::Node* parent = node->parent();
   const bool is_list = parent->logical_type() != nullptr && parent->logical_type()->is_list();
-  const bool is_map = parent->logical_type() != nullptr && parent->logical_type()->is_map();
+  const parquet::schema::Node* const map = MapAround(node);
   // A list of groups has a leaf for each of their fields.
   const bool is_plain = element == node || element->parent() == node;
   const bool has_fields =
@@ -404,8 +413,10 @@ ParquetColumn DescribeLeaf(const parquet::ColumnDescriptor& descriptor, ParquetL
   column.name = is_list && is_plain && !has_fields
                     ? NameOf(parent)
                     : NameOf(is_plain && !has_fields ? node : element);
-  if (repeats > 1 || is_map || !is_plain || has_fields) column.kind = Kind::kUnsupported;
-  column.type = absl::StrCat("list of ", column.type);
+  const char* const of = !is_plain || has_fields ? "groups with " : repeats > 1 ? "lists of " : "";
+  column.type = map != nullptr ? "map" : absl::StrCat("list of ", of, column.type);
+  if (map != nullptr) column.name = NameOf(map);  // Of both of its leaves.
+  if (*of != '\0' || map != nullptr || repeats > 1) column.kind = Kind::kUnsupported;
   return column;
 }
 

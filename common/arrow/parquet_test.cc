@@ -137,9 +137,23 @@ TEST_F(ParquetTest, SaysWhatColumnsHold) {
                             {"b", "list of float", "[[1]]"},
                             {"c", "time[us]", "[1]"},
                             {"d", "timestamp[ms]", "[1]"},
-                            {"e", "decimal", "[\"1.50\"]"}});
+                            {"e", "decimal", "[\"1.50\"]"},
+                            {"f", "two of float", "[[1, 2]]"},
+                            {"g", "map", "[[[\"a\", 1]]]"},
+                            {"h", "list of list of int64", "[[[1]]]"},
+                            {"i", "list of map", "[[[[\"a\", 1]]]]"}});
   const std::unique_ptr<ParquetFile> file = Open(Path());
-  ASSERT_EQ(file->columns().size(), 5u);
+  ASSERT_EQ(file->columns().size(), 11u);
+  std::vector<std::string> others;
+  for (size_t i = 5; i < 11; ++i) {
+    const ParquetColumn& column = file->columns()[i];
+    others.push_back(absl::StrCat(column.name, ": ", column.type,
+                                  column.kind == Kind::kUnsupported ? ", not read" : ""));
+  }
+  EXPECT_THAT(others,
+              ElementsAre("f: list of float32", "g: map, not read", "g: map, not read",
+                          "h: list of lists of int64, not read", "i.list.element: map, not read",
+                          "i.list.element: map, not read"));
   EXPECT_EQ(file->columns()[0].name, "a");
   EXPECT_EQ(file->columns()[0].kind, Kind::kInteger);
   EXPECT_EQ(file->columns()[0].type, "int32");

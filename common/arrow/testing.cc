@@ -25,6 +25,8 @@ T OrDie(arrow::Result<T> result) {
 
 std::shared_ptr<arrow::DataType> TypeOf(absl::string_view name) {
   if (absl::ConsumePrefix(&name, "list of ")) return arrow::list(TypeOf(name));
+  if (absl::ConsumePrefix(&name, "two of ")) return arrow::fixed_size_list(TypeOf(name), 2);
+  if (name == "map") return arrow::map(arrow::utf8(), arrow::int64());
   const std::shared_ptr<arrow::DataType> types[] = {arrow::int8(),
                                                     arrow::int16(),
                                                     arrow::int32(),

@@ -10,7 +10,8 @@ namespace thermocline {
 
 // A column and its rows as a JSON array: {"tags", "list of int64", "[[1, 2], null, []]"}. Types:
 // bool, int8 to int64, uint8 to uint64, float, double, string, binary, dictionary (of strings),
-// date, timestamp[s], [ms], [us] or [ns], time[us], decimal, and lists of these.
+// date, timestamp[s], [ms], [us] or [ns], time[us], decimal, map (of strings to int64), and lists
+// of these ("two of float": of a fixed size).
 struct ParquetTestColumn {
   std::string name;
   std::string type;

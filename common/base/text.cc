@@ -60,6 +60,26 @@ absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text) {
       "a size is a whole number and its unit, B, KiB, MiB, GiB or TiB, such as \"512MiB\"");
 }
 
+bool IsUtf8(absl::string_view text) {
+  const auto* at = reinterpret_cast<const unsigned char*>(text.data());
+  const auto* const end = at + text.size();
+  while (at < end) {
+    const unsigned char first = *at++;
+    if (first < 0x80) continue;
+    const int more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
+    if (first < 0xc2 || first > 0xf4 || end - at < more) return false;
+    // What the second byte may be, where it decides whether the form is the shortest, or too large.
+    const unsigned char least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+    const unsigned char most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+    if (*at < least || *at > most) return false;
+    for (int i = 1; i < more; ++i) {
+      if ((at[i] & 0xc0) != 0x80) return false;
+    }
+    at += more;
+  }
+  return true;
+}
+
 std::string DidYouMean(absl::string_view name, const std::vector<std::string>& candidates) {
   if (name.empty() || name.size() > kMaxNameLength) return "";
   const std::string wanted = Normalize(name);

@@ -39,5 +39,17 @@ TEST(DidYouMean, IsSilentWhereNothingIsNear) {
   EXPECT_EQ(DidYouMean(std::string(100000, 'p'), kNames), "");
 }
 
+TEST(IsUtf8Test, TellsUtf8FromOtherBytes) {
+  for (const char* text : {"", "plain", "caf\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80",
+                           "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"}) {
+    EXPECT_TRUE(IsUtf8(text)) << text;
+  }
+  for (const char* text :
+       {"caf\xe9", "caf\xe9 au lait", "\xc3", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80",
+        "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\x80", "\xe2\x82\x41"}) {
+    EXPECT_FALSE(IsUtf8(text)) << text;
+  }
+}
+
 }  // namespace
 }  // namespace thermocline

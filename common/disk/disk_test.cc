@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/disk/file_list.h"
@@ -326,6 +328,51 @@ TEST(AbsolutePath, MeansTheSameFromAnyFolder) {
   EXPECT_EQ(AbsolutePath("/"), "/");
   EXPECT_EQ(AbsolutePath(""), "");
   EXPECT_EQ(AbsolutePath("s3://bucket/days/"), "s3://bucket/days/");
+}
+
+// ---- folders named by keys
+
+TEST(FileListTest, WalksFoldersNamedByKeys) {
+  namespace fs = std::filesystem;
+  std::string folder = testing::TempDir() + "keys-XXXXXX";
+  ASSERT_NE(mkdtemp(&folder[0]), nullptr);
+  const auto touch = [&](const std::string& path) {
+    fs::create_directories(fs::path(folder + "/" + path).parent_path());
+    std::ofstream(folder + "/" + path) << "x";
+  };
+  for (const char* path :
+       {"t/day=10/b", "t/day=10/a", "t/day=2/hour=3/a", "t/day=2/_tmp/b", "t/day=2/.c",
+        "t/_SUCCESS", "t/other/d", "t/_day=4/e", "flat/f", "flat/day=1/g", "none/day=1/_h"}) {
+    touch(path);
+  }
+  const auto list = [&](const std::string& path) {
+    std::vector<std::string> names;
+    const auto found = ListFiles(folder + "/" + path);
+    if (!found.ok()) return std::vector<std::string>{std::string(found.status().message())};
+    for (const std::string& file : *found) names.push_back(file.substr(folder.size() + 1));
+    return names;
+  };
+  EXPECT_THAT(list("t"), ElementsAre("t/day=10/a", "t/day=10/b", "t/day=2/hour=3/a"));
+  EXPECT_THAT(list("t/day=1*"), ElementsAre("t/day=10/a", "t/day=10/b"));
+  EXPECT_THAT(list("t/day=2"), ElementsAre("t/day=2/hour=3/a"));
+  EXPECT_THAT(list("flat"), ElementsAre("flat/f"));  // Files of its own are all.
+  EXPECT_THAT(list("none"), ElementsAre(HasSubstr("the folder has no files")));
+  fs::remove_all(folder);
+}
+
+TEST(FileListTest, TheKeysOfAFileAreThoseOfItsFolders) {
+  using Keys = std::vector<FolderKey>;
+  EXPECT_EQ(FolderKeysOf("s3://b/logs/day=2026-11-20/hour=07/a=b.csv"),
+            (Keys{{"day", "2026-11-20"}, {"hour", "07"}}));
+  EXPECT_EQ(FolderKeysOf("/x=1/data/k=/a"), (Keys{{"k", ""}}));
+  EXPECT_EQ(FolderKeysOf("/t/a%20b=%C3%A9%2F%zz=1/f"), (Keys{{"a b", "\xc3\xa9/%zz=1"}}));
+  EXPECT_EQ(FolderKeysOf("day=__HIVE_DEFAULT_PARTITION__/f"), (Keys{{"day", ""}}));
+  EXPECT_EQ(FolderKeysOf("a=b"), Keys{});
+  EXPECT_EQ(FolderKeysOf("/data/f"), Keys{});
+  EXPECT_TRUE(IsInKeyFolders("day=1/hour=2/f"));
+  for (const char* path : {"f", "day=1/x/f", "day=1/_f", "_day=1/f", "day=1/"}) {
+    EXPECT_FALSE(IsInKeyFolders(path)) << path;
+  }
 }
 
 }  // namespace

@@ -8,10 +8,14 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/disk/retry_io.h"
 
@@ -26,27 +30,51 @@ absl::Status ListError(const std::string& path, absl::string_view what, int erro
   return error == EACCES ? absl::PermissionDeniedError(message) : absl::NotFoundError(message);
 }
 
-// Adds the path where it is a plain file. Trouble is an error: a file that it hides would be left
-// out of the data without a word.
-absl::Status AddFile(const std::string& path, std::vector<std::string>* files) {
+// Files and folders named by keys.
+struct Found {
+  std::vector<std::string> files, key_folders;
+};
+
+// Adds the path where it is a plain file, or such a folder. Trouble is an error: a file that it
+// hides would be left out of the data without a word.
+absl::Status AddPath(const std::string& path, Found* found) {
   struct stat info;
   if (RetryIo([&] { return stat(path.c_str(), &info); }) != 0) {
     return IsIoTrouble(errno) ? ListError(path, "", errno) : absl::OkStatus();
   }
-  if (S_ISREG(info.st_mode)) files->push_back(path);
+  if (S_ISREG(info.st_mode)) found->files.push_back(path);
+  if (S_ISDIR(info.st_mode) && IsKeyFolder(path.substr(path.rfind('/') + 1))) {
+    found->key_folders.push_back(path);
+  }
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<std::string>> FilesOf(Found found);
+
 absl::StatusOr<std::vector<std::string>> FilesOfFolder(const std::string& folder) {
-  std::vector<std::string> files;
+  Found found;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
     if (name[0] == '.' || name[0] == '_') continue;
-    RETURN_IF_ERROR(AddFile(it->path().string(), &files));
+    RETURN_IF_ERROR(AddPath(it->path().string(), &found));
   }
   if (error) return ListError(folder, "", error.value());
+  ASSIGN_OR_RETURN(std::vector<std::string> files, FilesOf(std::move(found)));
   if (files.empty()) return absl::NotFoundError(absl::StrCat(folder, ": the folder has no files"));
+  return files;
+}
+
+// The files found or, where there are none, those of the folders, which may be empty.
+absl::StatusOr<std::vector<std::string>> FilesOf(Found found) {
+  if (!found.files.empty()) return std::move(found.files);
+  std::vector<std::string> files;
+  for (const std::string& folder : found.key_folders) {
+    const auto of_folder = FilesOfFolder(folder);
+    if (absl::IsNotFound(of_folder.status())) continue;
+    RETURN_IF_ERROR(of_folder.status());
+    files.insert(files.end(), of_folder->begin(), of_folder->end());
+  }
   return files;
 }
 
@@ -61,14 +89,15 @@ int OnGlobError(const char*, int error) {
 absl::StatusOr<std::vector<std::string>> FilesThatMatch(const std::string& pattern) {
   glob_t found = {};
   const int result = glob(pattern.c_str(), GLOB_NOSORT, OnGlobError, &found);
-  std::vector<std::string> files;
+  Found paths;
   absl::Status status;
   if (result == GLOB_ABORTED) status = ListError(pattern, "", glob_trouble);
   for (size_t i = 0; result == 0 && i < found.gl_pathc; ++i) {
-    status.Update(AddFile(found.gl_pathv[i], &files));
+    status.Update(AddPath(found.gl_pathv[i], &paths));
   }
   globfree(&found);
   RETURN_IF_ERROR(status);
+  ASSIGN_OR_RETURN(std::vector<std::string> files, FilesOf(std::move(paths)));
   if (files.empty()) {
     return absl::NotFoundError(absl::StrCat(pattern, ": no file matches the pattern"));
   }
@@ -81,7 +110,50 @@ bool IsOfThisProcess(absl::string_view path) {
          absl::StartsWith(path, "/proc/self/fd/");
 }
 
+// `text` with the bytes that its %XX stand for.
+std::string Unescaped(absl::string_view text) {
+  std::string bytes;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '%' && i + 2 < text.size() && absl::ascii_isxdigit(text[i + 1]) &&
+        absl::ascii_isxdigit(text[i + 2])) {
+      bytes += absl::HexStringToBytes(text.substr(i + 1, 2));
+      i += 2;
+    } else {
+      bytes += text[i];
+    }
+  }
+  return bytes;
+}
+
 }  // namespace
+
+bool IsKeyFolder(absl::string_view name) {
+  const size_t equals = name.find('=');
+  return equals != name.npos && equals > 0 && name[0] != '.' && name[0] != '_';
+}
+
+bool IsInKeyFolders(absl::string_view path) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(path, '/');
+  if (parts.size() < 2 || parts.back().empty() || parts.back()[0] == '.' || parts.back()[0] == '_')
+    return false;
+  return std::all_of(parts.begin(), parts.end() - 1, IsKeyFolder);
+}
+
+std::vector<FolderKey> FolderKeysOf(absl::string_view path) {
+  std::vector<FolderKey> keys;
+  for (size_t end = path.rfind('/'); end != path.npos; end = path.rfind('/')) {
+    path = path.substr(0, end);
+    const size_t slash = path.rfind('/');
+    const absl::string_view name = path.substr(slash == path.npos ? 0 : slash + 1);
+    if (!IsKeyFolder(name)) break;
+    const size_t equals = name.find('=');
+    FolderKey key{Unescaped(name.substr(0, equals)), Unescaped(name.substr(equals + 1))};
+    if (key.value == "__HIVE_DEFAULT_PARTITION__") key.value.clear();
+    keys.push_back(std::move(key));
+  }
+  std::reverse(keys.begin(), keys.end());
+  return keys;
+}
 
 bool IsObjectPath(absl::string_view path) { return absl::StartsWith(path, "s3://"); }
 

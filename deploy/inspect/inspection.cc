@@ -55,7 +55,23 @@ std::string DescribeRows(const Json& figures) {
   if (figures.contains("first_malformed")) {
     absl::StrAppend(&text, ": ", FigureText(figures, "first_malformed"));
   }
+  if (figures.contains("repeated_headers")) {
+    absl::StrAppend(&text, ", ", FormatCount(Count(figures, "repeated_headers")),
+                    " lines are the header again, and are skipped");
+  }
   return text;
+}
+
+// Columns that no feature can read.
+std::string DescribeLeftOut(const Json& figures) {
+  std::vector<std::string> columns;
+  if (figures.contains("left_out")) {
+    for (const Json& column : figures.at("left_out")) {
+      columns.push_back(
+          absl::StrCat(FigureText(column, "name"), " (", FigureText(column, "type"), ")"));
+    }
+  }
+  return columns.empty() ? "" : absl::StrCat("left out: ", absl::StrJoin(columns, ", "), "\n");
 }
 
 std::string DescribeLabel(const Json& figures) {
@@ -160,8 +176,8 @@ std::string RenderInspection(const Json& figures) {
     if (column.contains("table_bytes")) table_bytes += Count(column, "table_bytes");
   }
   std::string text = absl::StrCat(DescribeFiles(figures), "\n", DescribeRows(figures), "\n",
-                                  DescribeLabel(figures), "\n", Warnings(figures), "\n",
-                                  FormatTable(ColumnRows(figures)));
+                                  DescribeLeftOut(figures), DescribeLabel(figures), "\n",
+                                  Warnings(figures), "\n", FormatTable(ColumnRows(figures)));
   const Rows numbers = NumberRows(figures);
   if (numbers.size() > 2) absl::StrAppend(&text, "\n", FormatTable(numbers));
   absl::StrAppend(&text, "\nwhy:\n", Reasons(figures));

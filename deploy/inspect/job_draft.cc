@@ -203,8 +203,9 @@ class Draft {
       Line("      header: true");
     } else {
       std::vector<std::string> names;
-      for (const Json& column : figures_.at("columns"))
-        names.push_back(Quoted(FigureText(column, "name")));
+      for (const Json& column : figures_.at("columns")) {
+        if (!column.contains("from_folder")) names.push_back(Quoted(FigureText(column, "name")));
+      }
       Line(absl::StrCat("      column: [", absl::StrJoin(names, ", "), "]"));
     }
     Line("    }");

@@ -165,6 +165,7 @@ Json MakeSummary(const Job& job, const std::vector<Json>& results,
   summary["servers"] = job.cluster().servers();
   summary["workers"] = job.cluster().workers();
   summary["bad_lines"] = Whole(Sum(results, "bad_lines"));
+  summary["repeated_headers"] = Whole(Sum(results, "repeated_headers"));
   summary["first_bad_line"] = FirstText(results, "first_bad_line");
   summary["padding_ids"] = Whole(Sum(results, "padding_ids"));
   summary["bytes_pulled"] = Whole(Sum(results, "bytes_pulled"));
@@ -195,9 +196,9 @@ bool KeepCounts(const Json& before, Json* summary) {
     if (from.contains(name)) (*to)[name] = from[name];
   };
   for (const char* name :
-       {"new_samples", "samples_per_s", "wall_s", "bad_lines", "first_bad_line", "padding_ids",
-        "server_restarts", "rollbacks", "bytes_pulled", "bytes_pushed", "bytes_to_device",
-        "bytes_from_device", "cache", "hot", "exchange"}) {
+       {"new_samples", "samples_per_s", "wall_s", "bad_lines", "first_bad_line", "repeated_headers",
+        "padding_ids", "server_restarts", "rollbacks", "bytes_pulled", "bytes_pushed",
+        "bytes_to_device", "bytes_from_device", "cache", "hot", "exchange"}) {
     keep(before, name, summary);
   }
   if (!summary->contains("evaluations")) keep(before, "evaluations", summary);
@@ -226,7 +227,7 @@ Json SummarizeEvaluations(const EvaluationState& state, bool stopped_early) {
 }
 
 void AddReadByPacking(const Json& pack, Json* summary) {
-  for (const char* const name : {"bad_lines", "padding_ids"}) {
+  for (const char* const name : {"bad_lines", "repeated_headers", "padding_ids"}) {
     const auto more = NumberAt(pack, name);
     if (more) (*summary)[name] = Whole(NumberAt(*summary, name).value_or(0) + *more);
   }

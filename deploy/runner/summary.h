@@ -33,11 +33,11 @@ absl::StatusOr<nlohmann::ordered_json> ParseWorkerResult(const std::string& text
 
 // The object of summary.json: job, steps, samples, auc, gauc, logloss, normalized_entropy,
 // calibration, new_samples, samples_per_s, wall_s, servers, workers, model_digest, bad_lines,
-// first_bad_line, bytes_pulled, bytes_pushed; by worker bytes_to_device, bytes_from_device. What no
-// worker reported is null. Where workers have a cache or exchange rows also "cache" (mode: "own",
-// "copies", "shared"; hit_rate, hits, loaded, bypassed) and "exchange" (bytes_sent,
-// bytes_sent_again, wait_for_rank_s, slowest_rank), summed over them.
-//   steps: the most of any worker; samples, bad_lines: summed;
+// first_bad_line, repeated_headers, bytes_pulled, bytes_pushed; by worker bytes_to_device,
+// bytes_from_device. What no worker reported is null. Where workers have a cache or exchange rows
+// also "cache" (mode: "own", "copies", "shared"; hit_rate, hits, loaded, bypassed) and "exchange"
+// (bytes_sent, bytes_sent_again, wait_for_rank_s, slowest_rank), summed over them.
+//   steps: the most of any worker; samples, bad_lines, repeated_headers: summed;
 //   auc .. calibration, eval_samples, first_bad_line: the first worker's that has them; auc and
 //   others are null, too, where the held-out rows have one class only;
 //   samples_per_s: the samples that the workers' processes trained (new_samples: neither those
@@ -51,10 +51,10 @@ nlohmann::ordered_json MakeSummary(const Job& job,
 bool TrainedAnything(const std::vector<nlohmann::ordered_json>& results);
 
 // For a run that trained nothing: the counts of the one before, whose summary is `before`, in place
-// of its own (new_samples, samples_per_s, wall_s, bad_lines, first_bad_line, padding_ids,
-// server_restarts, rollbacks, bytes_pulled, bytes_pushed, bytes_to_device, bytes_from_device,
-// cache, exchange, checkpoints.committed and called_off), and its evaluations where this run made
-// none. False, and nothing is changed, where `before` is of another step.
+// of its own (new_samples, samples_per_s, wall_s, bad_lines, first_bad_line, repeated_headers,
+// padding_ids, server_restarts, rollbacks, bytes_pulled, bytes_pushed, bytes_to_device,
+// bytes_from_device, cache, exchange, checkpoints.committed and called_off), and its evaluations
+// where this run made none. False, and nothing is changed, where `before` is of another step.
 bool KeepCounts(const nlohmann::ordered_json& before, nlohmann::ordered_json* summary);
 
 // The object "evaluations" of the summary: metric, evaluations, best_step, best_auc, best_logloss

@@ -29,7 +29,8 @@ TEST(Summary, DigestHasTheHighHalfFirst) {
 TEST(Summary, PutsTheWorkersTogether) {
   const Json first = Json::parse(
       R"({"steps": 100, "samples": 1000, "train_s": 2, "auc": 0.75, "gauc": 0.625,
-          "logloss": 0.5, "normalized_entropy": 0.875, "calibration": 1.25, "eval_samples": 300, "bad_lines": 1, "padding_ids": 1000})");
+          "logloss": 0.5, "normalized_entropy": 0.875, "calibration": 1.25, "eval_samples": 300, "bad_lines": 1, "repeated_headers": 4,
+          "padding_ids": 1000})");
   const Json second = Json::parse(
       R"({"steps": 100, "samples": 900, "train_s": 1.9, "auc": null, "bad_lines": 2, "padding_ids": 234,
           "first_bad_line": "log.tsv:7: no label"})");
@@ -46,6 +47,7 @@ TEST(Summary, PutsTheWorkersTogether) {
   EXPECT_EQ(summary["servers"], 4);
   EXPECT_EQ(summary["workers"], 2);
   EXPECT_EQ(summary["bad_lines"], 3);
+  EXPECT_EQ(summary["repeated_headers"], 4);
   EXPECT_EQ(summary["padding_ids"], 1234);
   EXPECT_EQ(summary["model_digest"], "00000000000000020000000000000001");
   const std::string text = RenderSummary(summary);

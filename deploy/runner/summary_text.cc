@@ -230,6 +230,10 @@ std::string RenderSummary(const Json& summary) {
     if (first.is_string()) absl::StrAppend(&text, "; ", first.get<std::string>());
     absl::StrAppend(&text, "\n");
   }
+  if (NumberAt(summary, "repeated_headers").value_or(0) > 0) {
+    absl::StrAppend(&text, Count(summary, "repeated_headers"),
+                    " lines were the header again, and were skipped\n");
+  }
   if (NumberAt(summary, "padding_ids").value_or(0) > 0) {
     absl::StrAppend(&text, Count(summary, "padding_ids"), " ids were padding\n");
   }

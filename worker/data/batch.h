@@ -35,41 +35,6 @@ struct FeatureLookups {
   UninitializedVector<float> weights;    // [offsets[size]]; empty where the feature has none
 };
 
-// The keys of one feature while a batch is parsed. `keys` has room for more than `size`, and
-// changes its size here alone. `weights` are as many as the keys, where the feature has them.
-// It keeps one key more than a batch may have (`most`), so that the reader sees that there are too
-// many, and no further one.
-struct KeyBuffer {
-  explicit KeyBuffer(UninitializedVector<Key>* keys, UninitializedVector<float>* weights = nullptr,
-                     size_t most = kMaxTableLookups)
-      : keys(keys),
-        weights(weights),
-        most(most),
-        data(keys->data()),
-        capacity(std::min(keys->size(), most + 1)) {}
-
-  UninitializedVector<Key>* keys;
-  UninitializedVector<float>* weights;
-  size_t most;
-  Key* data;  // Of `keys`.
-  size_t capacity;
-  size_t size = 0;
-
-  void Add(Key key) {
-    if (size == capacity) Grow();
-    data[size++] = key;
-  }
-  void Grow() {
-    if (size > most) {
-      size = most;
-      return;
-    }
-    capacity = std::min(std::max<size_t>(64, 2 * size), most + 1);
-    keys->resize(capacity);
-    data = keys->data();
-  }
-};
-
 // A plain value that is used again and again: its vectors keep their capacity.
 struct Batch {
   Step step;                   // The global batch, counted over all passes.
@@ -145,6 +110,9 @@ class BatchSource {
 
   // Why a row of `raw` can't be parsed. Thread-safe.
   virtual absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) = 0;
+
+  // Whether a row that Parse() left out is none: a header that stands again. Thread-safe.
+  virtual bool IsHeader(const RawBatch&, int64_t) { return false; }
 
   // Where a row of `raw` stands: file and line. Thread-safe.
   virtual std::string PlaceOf(const RawBatch& raw, int64_t row) = 0;

@@ -1,14 +1,12 @@
 #include "worker/data/batch_reader.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
-#include "common/job/job_data.h"
 
 namespace thermocline {
 namespace {
@@ -16,15 +14,6 @@ namespace {
 absl::Status Cancelled() { return absl::CancelledError("reading was cancelled"); }
 
 }  // namespace
-
-LookupLimit LookupLimitOf(const Job& job) {
-  LookupLimit limit;
-  for (const Feature* feature : EmbeddedFeatures(job)) {
-    limit.features.push_back(feature->name());
-    limit.tables.push_back(feature->table());
-  }
-  return limit;
-}
 
 BatchReader::BatchReader(std::unique_ptr<BatchSource> source, const BatchReaderOptions& options)
     : source_(std::move(source)),
@@ -88,6 +77,7 @@ absl::StatusOr<std::unique_ptr<Batch>> BatchReader::Next() {
 absl::Status BatchReader::CountBadRows(const Entry& entry) {
   if (next_step_ == options_.start_step.value()) first_pass_ = entry.pass;
   if (entry.pass > first_pass_) return absl::OkStatus();  // The same lines have been counted.
+  progress_.repeated_headers += entry.headers;
   const uint64_t met = progress_.bad_lines + entry.bad_rows.size();
   for (int64_t row : entry.bad_rows) {
     absl::Status why;
@@ -253,43 +243,22 @@ void BatchReader::ParseLoop() {
   }
 }
 
-absl::Status BatchReader::CheckLookups(const Entry& entry) const {
-  const Batch& batch = *entry.batch;
-  const LookupLimit& limit = options_.lookups;
-  size_t all = 0;
-  for (const FeatureLookups& feature : batch.features) all += feature.keys.size();
-  if (all <= static_cast<size_t>(limit.most) || limit.features.empty()) return absl::OkStatus();
-  auto bad = entry.bad_rows.begin();
-  int64_t row = entry.raw.slice_begin;
-  std::map<absl::string_view, int64_t> lookups;  // Of each table, up to a sample.
-  for (int sample = 0; sample < batch.size; ++sample, ++row) {
-    for (; bad != entry.bad_rows.end() && *bad == row; ++bad) ++row;
-    for (size_t f = 0; f < batch.features.size(); ++f) {
-      const UninitializedVector<int32_t>& offsets = batch.features[f].offsets;
-      const int64_t of_row = offsets[sample + 1] - offsets[sample];
-      int64_t& of_table = lookups[limit.tables[f]];
-      of_table += of_row;
-      if (of_table <= limit.most) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          source_->PlaceOf(entry.raw, row), ": feature '", limit.features[f], "' has ", of_row,
-          of_row == 1 ? " value" : " values", " here, with which this worker's batch has ",
-          of_table, " lookups of table '", limit.tables[f], "', and may have ", limit.most,
-          "; make train.batch_size smaller, or the lists shorter (sequence.max_length)"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status BatchReader::ParseStep(int64_t step, Entry* entry) {
   if (entry->batch == nullptr) entry->batch = TakeSpare();
   entry->bad_rows.clear();
   RETURN_IF_ERROR(source_->Parse(entry->raw, entry->batch.get(), &entry->bad_rows));
-  RETURN_IF_ERROR(CheckLookups(*entry));
+  RETURN_IF_ERROR(
+      CheckLookups(options_.lookups, entry->raw, entry->bad_rows, *entry->batch, source_.get()));
   entry->batch->first_row = entry->raw.first_row + entry->raw.slice_begin;
   entry->batch->left_out.clear();
   for (const int64_t row : entry->bad_rows) {
     entry->batch->left_out.push_back(row - entry->raw.slice_begin);
   }
+  std::vector<int64_t>& bad = entry->bad_rows;
+  const auto is_header = [&](int64_t row) { return source_->IsHeader(entry->raw, row); };
+  const auto headers = std::remove_if(bad.begin(), bad.end(), is_header);
+  entry->headers = static_cast<uint64_t>(bad.end() - headers);
+  bad.erase(headers, bad.end());
   entry->batch->step = Step(step);
   entry->batch->global_samples = entry->raw.num_rows;
   entry->batch->pass = entry->pass;

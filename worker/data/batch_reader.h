@@ -19,25 +19,14 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/ids.h"
 #include "worker/data/batch.h"
+#include "worker/data/lookup_limit.h"
 
 namespace thermocline {
-
-class Job;  // proto/job.proto
 
 // The first row of worker `rank`'s slice of a global batch of `rows`; of rank + 1: its end.
 inline int64_t SliceBegin(int64_t rows, int64_t rank, int64_t num_workers) {
   return rows * rank / num_workers;
 }
-
-// How many lookups of a table a worker's batch may have. The first of the rows that exceed it is an
-// error.
-struct LookupLimit {
-  std::vector<std::string> features;  // Names, as in the batches; {}: nothing is checked.
-  std::vector<std::string> tables;    // Of each feature.
-  int64_t most = kMaxTableLookups;
-};
-// Of a resolved job.
-LookupLimit LookupLimitOf(const Job& job);
 
 struct BatchReaderOptions {
   int64_t batch_size = 0;  // Rows of a global batch. REQUIRED
@@ -48,12 +37,10 @@ struct BatchReaderOptions {
   // Malformed lines of the worker's own slices that may be skipped. A line counts once, in the
   // first pass that is handed out.
   uint64_t max_bad_lines = 0;
-  // The first step that is handed out; the rows of those before it are passed over. The steps and
-  // their rows are those of a reader that begins at step 0.
+  // The first step that is handed out. Steps and rows are those of a reader that begins at step 0.
   Step start_step{0};
   uint32_t read_ahead_batches = 4;  // At least 1, and parser_threads.
-  // Beside the thread that reads (and inflates). Each parses a batch at a time; the batches are the
-  // same for any number.
+  // Beside the thread that reads (and inflates). The batches are the same for any number.
   uint32_t parser_threads = 1;
   StretchPlace place;  // Of the source. REQUIRES: place.first_step <= start_step
   LookupLimit lookups;
@@ -64,8 +51,7 @@ class BatchReader {
  public:
   // Starts reading at once.
   BatchReader(std::unique_ptr<BatchSource> source, const BatchReaderOptions& options);
-  // Stops reading and waits for the threads.
-  ~BatchReader();
+  ~BatchReader();  // Stops reading and waits for the threads.
   BatchReader(const BatchReader&) = delete;
   BatchReader& operator=(const BatchReader&) = delete;
 
@@ -96,7 +82,8 @@ class BatchReader {
     uint64_t samples = 0;  // This worker's.
     uint64_t padding_ids = 0;
     uint64_t bad_lines = 0;
-    std::string first_bad_line;  // What was wrong with the first; "" where there is none.
+    std::string first_bad_line;     // What was wrong with the first; "" where there is none.
+    uint64_t repeated_headers = 0;  // Left out, and no bad lines; counted as these are.
   };
   Progress progress() const;
 
@@ -111,7 +98,8 @@ class BatchReader {
     bool begins_pass = false;
     RawBatch raw;
     std::unique_ptr<Batch> batch;
-    std::vector<int64_t> bad_rows;
+    std::vector<int64_t> bad_rows;  // Without headers.
+    uint64_t headers = 0;
   };
 
   void ReadLoop();
@@ -124,8 +112,6 @@ class BatchReader {
   // Reads the rows of `step` into `entry`; false at the end of all passes.
   absl::StatusOr<bool> ReadStep(int64_t step, Entry* entry);
   absl::Status ParseStep(int64_t step, Entry* entry);
-  // Errors: kInvalidArgument (options_.lookups).
-  absl::Status CheckLookups(const Entry& entry) const;
   std::unique_ptr<Batch> TakeSpare();
   // Adds the bad rows of the entry that is handed out, or says that there are too many.
   absl::Status CountBadRows(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -60,38 +60,6 @@ std::string QuoteText(absl::string_view text) {
                       text.size() > kShown ? "..." : "", "'");
 }
 
-// ---- MissingNumbers
-
-MissingNumbers::MissingNumbers() {
-  for (const absl::string_view text :
-       {"-", "n/a", "N/A", "#N/A", "NA", "<NA>", "null", "NULL", "Null", "nan", "NaN", "NAN",
-        "-nan", "none", "None", "NONE", "\\N"}) {
-    Add(text);
-  }
-}
-
-MissingNumbers::MissingNumbers(const Data& data) {
-  if (data.missing_number().empty()) *this = MissingNumbers();
-  for (const std::string& text : data.missing_number()) Add(text);
-}
-
-void MissingNumbers::Add(absl::string_view text) {
-  const std::optional<double> number = ParseNumber(text);
-  if (number.has_value()) {
-    numbers_.push_back(*number);
-  } else {
-    texts_.emplace_back(text);
-  }
-}
-
-bool MissingNumbers::HasText(absl::string_view text) const {
-  return std::find(texts_.begin(), texts_.end(), text) != texts_.end();
-}
-
-bool MissingNumbers::HasNumber(double number) const {
-  return std::find(numbers_.begin(), numbers_.end(), number) != numbers_.end();
-}
-
 // ---- NumberReader
 
 NumberReader::NumberReader(const Feature::Numeric& numeric, MissingNumbers missing_numbers)
@@ -327,23 +295,13 @@ std::string KeyReader::Describe(absl::string_view text) const {
   }
 }
 
-// ---- CrossKeys, ValueSplit
+// ---- CrossKeys
 
 Key CrossKeys(const std::vector<Key>& keys, uint64_t buckets) {
   uint64_t hash = Mix64(keys.size());
   for (const Key key : keys) hash = Mix64(hash ^ key);
   if (buckets > 0) return hash % buckets;
   return hash == kEmptyCategoryKey ? 0 : hash;
-}
-
-ValueSplit::ValueSplit(int column, absl::string_view test_from)
-    : column_(column), from_(test_from), number_(ParseNumber(test_from)) {}
-
-std::optional<bool> ValueSplit::IsHeldOut(absl::string_view value) const {
-  if (!number_.has_value()) return value >= absl::string_view(from_);
-  const std::optional<double> number = ParseNumber(value);
-  if (!number.has_value()) return std::nullopt;
-  return *number >= *number_;
 }
 
 }  // namespace thermocline

@@ -12,6 +12,8 @@
 #include "common/base/uninitialized_vector.h"
 #include "proto/job.pb.h"
 #include "worker/data/batch.h"
+#include "worker/data/key_buffer.h"
+#include "worker/data/missing_numbers.h"
 #include "worker/data/number_text.h"
 
 namespace thermocline {
@@ -21,24 +23,6 @@ Key HashText(absl::string_view text);
 
 // `text` for a message: in quotes, escaped, cut to 40 bytes.
 std::string QuoteText(absl::string_view text);
-
-// Which texts stand for a missing number (data.missing_number). Immutable.
-class MissingNumbers {
- public:
-  MissingNumbers();  // The default.
-  explicit MissingNumbers(const Data& data);
-
-  // Whether `text`, which is no number, stands for one that is missing.
-  bool HasText(absl::string_view text) const;
-  bool HasNumber(double number) const;
-  bool has_numbers() const { return !numbers_.empty(); }
-
- private:
-  void Add(absl::string_view text);
-
-  std::vector<std::string> texts_;
-  std::vector<double> numbers_;
-};
 
 // Immutable.
 class NumberReader {
@@ -154,21 +138,6 @@ class KeyReader {
 
 // The key of several features' keys together. Never kEmptyCategoryKey.
 Key CrossKeys(const std::vector<Key>& keys, uint64_t buckets);
-
-// Which rows a value of a column holds out (data.split.column).
-class ValueSplit {
- public:
-  ValueSplit(int column, absl::string_view test_from);
-
-  int column() const { return column_; }
-  // Empty: the value is not a number, and has to be.
-  std::optional<bool> IsHeldOut(absl::string_view value) const;
-
- private:
-  int column_;
-  std::string from_;
-  std::optional<double> number_;
-};
 
 }  // namespace thermocline
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/disk/file_list.h"
 #include "common/job/job_data.h"
 
 namespace thermocline {
@@ -33,6 +34,36 @@ absl::StatusOr<FoundFiles> FindFiles(const Job& job, const Data& data) {
   return found;
 }
 
+void AddFolderKeys(TextFiles* files, ColumnNames* columns) {
+  std::vector<std::vector<FolderKey>> keys;
+  for (const std::string& path : files->paths) {
+    std::vector<FolderKey>& of_file = keys.emplace_back();
+    for (FolderKey& key : FolderKeysOf(path)) {
+      const auto& names = columns->names;
+      if (std::find(names.begin(), names.end(), key.name) != names.end()) continue;
+      of_file.push_back(std::move(key));
+    }
+    const auto has_name = [](const FolderKey& a, const FolderKey& b) { return a.name == b.name; };
+    if (std::equal(of_file.begin(), of_file.end(), keys[0].begin(), keys[0].end(), has_name))
+      continue;
+    absl::StrAppend(&columns->source, " (the folder of ", path, " has other keys than that of ",
+                    files->paths[0], ", so none of them is a column)");
+    return;
+  }
+  if (keys[0].empty()) return;
+  for (const FolderKey& key : keys[0]) columns->names.push_back(key.name);
+  columns->num_keys = keys[0].size();
+  for (const std::vector<FolderKey>& of_file : keys) {
+    std::vector<std::string>& values = files->keys.emplace_back();
+    for (const FolderKey& key : of_file) values.push_back(key.value);
+  }
+}
+
+void DropFolderKeys(TextFiles* files, ColumnNames* columns) {
+  columns->names.resize(columns->names.size() - std::exchange(columns->num_keys, 0));
+  files->keys.clear();
+}
+
 absl::StatusOr<TextFiles> DescribeFiles(const Data::Files& files, const FoundFiles& found,
                                         const std::vector<std::string>& paths,
                                         ColumnNames* columns) {
@@ -46,10 +77,12 @@ absl::StatusOr<TextFiles> DescribeFiles(const Data::Files& files, const FoundFil
   }
   if (files.has_csv() && files.csv().header()) {
     ASSIGN_OR_RETURN(text.header, ReadHeader(text.paths[0], text.format, text.store.get()));
-    *columns = {text.header, absl::StrCat("the header of ", text.paths[0])};
+    *columns = {text.header, absl::StrCat("the header of ", text.paths[0]), /*num_keys=*/0,
+                /*has_header=*/true};
   } else {
     *columns = {TextColumns(files), "data.train.csv.column"};
   }
+  if (files.has_csv()) AddFolderKeys(&text, columns);
   return text;
 }
 

@@ -27,10 +27,15 @@ struct FoundFiles {
 absl::StatusOr<FoundFiles> FindFiles(const Job& job, const Data& data);
 
 // `paths` of `found`, which are text as `files` says, and in `*columns` what they call their
-// columns. Errors: as ReadHeader().
+// columns; those of csv have the keys of their folders behind them. Errors: as ReadHeader().
 absl::StatusOr<TextFiles> DescribeFiles(const Data::Files& files, const FoundFiles& found,
                                         const std::vector<std::string>& paths,
                                         ColumnNames* columns);
+
+// Makes columns of the keys that the folders of all files have, where the files have no such column
+// themselves; takes them out again.
+void AddFolderKeys(TextFiles* files, ColumnNames* columns);
+void DropFolderKeys(TextFiles* files, ColumnNames* columns);
 
 // An index for each file.
 void AddIndexes(const Data& data, const ColumnNames& columns, const TextIndexOptions& options,

@@ -37,6 +37,7 @@ struct RowRange {
   int64_t size() const { return end - begin; }
 };
 
+// `rows` are fewer than 2^53.
 int64_t CutOf(int64_t rows, double test_share) {
   return static_cast<int64_t>(static_cast<double>(rows) * (1 - test_share));
 }
@@ -113,7 +114,9 @@ absl::Status TakeOutAbsentLabels(const TextFiles& files, const Data& data, Colum
   LineColumns line;
   SplitLine(WithoutLineEnd(raw.TextOf(0)), files.format, &line);
   const auto& labels = data.label().column();
-  if (line.columns.size() + labels.size() != columns->names.size()) return absl::OkStatus();
+  if (line.columns.size() + columns->num_keys + labels.size() != columns->names.size()) {
+    return absl::OkStatus();
+  }
   const auto is_label = [&](const std::string& name) {
     return std::find(labels.begin(), labels.end(), name) != labels.end();
   };
@@ -131,9 +134,10 @@ class TextDataset : public DatasetBase {
     ColumnNames columns;
     ASSIGN_OR_RETURN(const FoundFiles found, FindFiles(job, data));
     ASSIGN_OR_RETURN(TextFiles train, DescribeFiles(data.train(), found, found.train, &columns));
+    if (data.has_test()) RETURN_IF_ERROR(dataset->OpenTest(data, found, index, &train, &columns));
     AddIndexes(data, columns, index, &train);
-    dataset->train_files_ = dataset->test_files_ = std::make_shared<TextFiles>(std::move(train));
-    if (data.has_test()) RETURN_IF_ERROR(dataset->OpenTest(data, found, index, &columns));
+    dataset->train_files_ = std::make_shared<TextFiles>(std::move(train));
+    if (!data.has_test()) dataset->test_files_ = dataset->train_files_;
     if (data.train().has_criteo_tsv()) {
       const bool is_short = !job.data().has_train();
       columns.source =
@@ -176,16 +180,19 @@ class TextDataset : public DatasetBase {
       : DatasetBase(job, options), on_scan_(options.on_scan) {}
 
   absl::Status OpenTest(const Data& data, const FoundFiles& found, const TextIndexOptions& index,
-                        ColumnNames* columns) {
+                        TextFiles* train, ColumnNames* columns) {
     ColumnNames of_test;
     ASSIGN_OR_RETURN(TextFiles test, DescribeFiles(data.test(), found, found.test, &of_test));
-    if (of_test.names != columns->names ||
-        test.format.separator != train_files_->format.separator ||
-        test.format.quotes != train_files_->format.quotes) {
+    if (of_test.names != columns->names) {  // Keys count where both have them.
+      DropFolderKeys(train, columns);
+      DropFolderKeys(&test, &of_test);
+    }
+    if (of_test.names != columns->names || test.format.separator != train->format.separator ||
+        test.format.quotes != train->format.quotes) {
       return absl::InvalidArgumentError(absl::StrCat("data.test: ", test.paths[0],
                                                      " has other columns, or another separator, "
                                                      "than ",
-                                                     train_files_->paths[0]));
+                                                     train->paths[0]));
     }
     AddIndexes(data, of_test, index, &test);
     test_files_ = std::make_shared<TextFiles>(std::move(test));
@@ -262,7 +269,7 @@ class ParquetDataset : public DatasetBase {
   absl::Status OpenFiles(const Job& job, const Data& data, const DatasetOptions& options) {
     ASSIGN_OR_RETURN(const FoundFiles found, FindFiles(job, data));
     ASSIGN_OR_RETURN(const std::unique_ptr<ParquetFile> first,
-                     ParquetFile::Open(found.train[0], found.store.get()));
+                     OpenParquet(found.train[0], found.store.get()));
     ASSIGN_OR_RETURN(ParquetParser parser,
                      ParquetParser::Make(job, data, found.train[0], first->columns(),
                                          {options.needs_labels, options.carried_columns}));

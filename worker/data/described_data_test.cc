@@ -1,5 +1,6 @@
 // Described text from files on disk to batches: several files, headers, splits and shuffling.
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -260,6 +261,110 @@ TEST(DescribedData, CountsComeFromTheIndex) {
 
 TEST(DescribedData, TheOrderOfABlockIsFixed) {
   EXPECT_EQ(ShuffledOrder(1, 0, 0, 8), (std::vector<int32_t>{6, 2, 1, 4, 7, 5, 0, 3}));
+}
+
+// Files that were joined by cat, each with its header: it is no row, nor a malformed one, and keeps
+// its place, so that batches are those of the same lines.
+TEST(DescribedData, AHeaderThatStandsAgainIsLeftOutAndCounted) {
+  TempFolder folder;
+  const std::string path =
+      folder.Write("joined.csv", Rows(0, 3) + Rows(3, 2) + "\"y\",\"id\",\"x\"\r\n" +
+                                     "\xef\xbb\xbf" + Rows(5, 2));
+  const Job job = MakeJob(Csv(path) + "split { last_share: 0 } ");
+  const auto dataset = Dataset::Open(job);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  const auto reader = (*dataset)->OpenReader(Split::kTrain, WorkerRank(0), 1, Step(0));
+  std::vector<std::vector<Key>> batches;
+  std::vector<std::vector<int64_t>> left_out;
+  for (;;) {
+    const auto batch = (*reader)->Next();
+    ASSERT_TRUE(batch.ok()) << batch.status();
+    if (*batch == nullptr) break;
+    const auto& keys = (*batch)->features[0].keys;
+    batches.emplace_back(keys.begin(), keys.end());
+    left_out.push_back((*batch)->left_out);
+  }
+  EXPECT_EQ(batches, (std::vector<std::vector<Key>>{{0, 1, 2}, {3, 4}, {5, 6}}));
+  EXPECT_EQ(left_out, (std::vector<std::vector<int64_t>>{{3}, {2, 3}, {}}));
+  EXPECT_EQ((*reader)->progress().repeated_headers, 3u);
+  EXPECT_EQ((*reader)->progress().bad_lines, 0u);
+  // Nearly a header is a malformed line.
+  folder.Write("joined.csv", Rows(0, 3) + "y,id,X\n");
+  EXPECT_EQ(ReadJob(job, Split::kTrain).status.code(), absl::StatusCode::kInvalidArgument);
+}
+
+// ---- folders named by keys
+
+// The ids are the keys "shard" of the folders, which no file has; x is a column of the files.
+TEST(DescribedData, KeysOfFoldersAreColumns) {
+  TempFolder folder;
+  const std::string path = folder.path();
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(path + "/" + name).parent_path());
+    folder.Write(name, text);
+  };
+  write("t/day=2026-11-20/shard=2/a.csv", "y,x\n0,2\n0,2\n");
+  write("t/day=2026-11-20/shard=3/a.csv.gz", Gzip("y,x\n1,3\n"));
+  write("t/day=2026-11-21/shard=5/b.csv", "y,x\n1,5\n1,5,5\n");
+  write("t/day=2026-11-21/shard=6/b.csv", "y,x\n0,6\n");
+  const auto job_of = [&](const std::string& split, const std::string& more = "") {
+    const auto job = ParseJob(
+        absl::StrCat("name: 'j' seed: 5 data { train { path: '", path,
+                     "/t' csv { header: true } } split { ", split, " } label { column: 'y' } ",
+                     "max_bad_lines: 1 ", more,
+                     " } feature { column: 'shard' categorical { id: "
+                     "INTEGER } } feature { column: 'x' numeric { missing: 0 } } dlrm { bottom: 8 "
+                     "top: 8 } train { batch_size: 2 eval_batch_size: 4 learning_rate { base: 0.1 "
+                     "} }"),
+        "j", {});
+    if (!job.ok()) ADD_FAILURE() << job.status();
+    return *job;
+  };
+  const Job all = job_of("last_share: 0");
+  const Read read = ReadJob(all, Split::kTrain);
+  EXPECT_TRUE(read.status.ok()) << read.status;
+  EXPECT_EQ(read.all(), (std::vector<Key>{2, 2, 3, 5, 6}));
+  EXPECT_EQ(read.bad_lines, 1u);
+  // Slices of two workers, and the rest after a step.
+  EXPECT_EQ(ReadJob(all, Split::kTrain, 0, 2).all(), (std::vector<Key>{2, 3}));
+  EXPECT_EQ(ReadJob(all, Split::kTrain, 1, 2).all(), (std::vector<Key>{2, 5, 6}));
+  EXPECT_EQ(ReadJob(all, Split::kTrain, 0, 1, 1).all(), (std::vector<Key>{3, 5, 6}));
+  // Held out by a key, also by one of numbers; shuffled.
+  for (const std::string& split : {std::string("column: 'day' test_from: '2026-11-21'"),
+                                   std::string("column: 'shard' test_from: '4'")}) {
+    EXPECT_EQ(ReadJob(job_of(split), Split::kTrain).all(), (std::vector<Key>{2, 2, 3}));
+    EXPECT_EQ(ReadJob(job_of(split), Split::kTest).all(), (std::vector<Key>{5, 6}));
+  }
+  std::vector<Key> shuffled =
+      ReadJob(job_of("last_share: 0", "shuffle { block_rows: 100 }"), Split::kTrain).all();
+  std::sort(shuffled.begin(), shuffled.end());
+  EXPECT_EQ(shuffled, read.all());
+  // What is wrong with a line is told as without keys.
+  EXPECT_EQ(ReadJob(job_of("last_share: 0", "group: 'day'"), Split::kTrain).bad_lines, 1u);
+  write("t/day=2026-11-21/shard=6/c.csv", "y,x\n0,6,6\n");
+  EXPECT_NE(std::string(ReadJob(all, Split::kTrain).status.message())
+                .find("/t/day=2026-11-21/shard=6/c.csv:2: 3 columns, not 2 (the header of "),
+            std::string::npos);
+}
+
+TEST(DescribedData, AFilesOwnColumnAndFoldersThatDiffer) {
+  TempFolder folder;
+  const std::string path = folder.path();
+  std::filesystem::create_directories(path + "/t/id=7");
+  folder.Write("t/id=7/a.csv", "y,id,x\n0,2,2\n");
+  EXPECT_EQ(ReadJob(MakeJob(Csv(path + "/t")), Split::kTrain).all(), (std::vector<Key>{2}));
+  // A missing key.
+  std::filesystem::create_directories(path + "/m/id=__HIVE_DEFAULT_PARTITION__");
+  folder.Write("m/id=__HIVE_DEFAULT_PARTITION__/a.csv", "y,x\n1,18446744073709551615\n");
+  EXPECT_EQ(ReadJob(MakeJob(Csv(path + "/m") + "split { last_share: 0 }"), Split::kTrain).all(),
+            (std::vector<Key>{kEmptyCategoryKey}));
+  // Folders of other keys leave none.
+  std::filesystem::create_directories(path + "/m/other=1");
+  folder.Write("m/other=1/b.csv", "y,x\n1,1\n");
+  const absl::Status status = ReadJob(MakeJob(Csv(path + "/m")), Split::kTrain).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(std::string(status.message()).find("has other keys than that of"), std::string::npos)
+      << status;
 }
 
 // ---- more lookups than can be numbered

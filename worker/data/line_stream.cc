@@ -13,7 +13,6 @@ namespace thermocline {
 namespace {
 
 constexpr size_t kBlockBytes = 256 << 10;
-constexpr absl::string_view kByteOrderMark = "\xef\xbb\xbf";  // Of UTF-8; not part of the text.
 
 void Report(const OnScan& on_scan, const ByteSource& source, bool is_over) {
   if (on_scan) on_scan({source.position(), source.size(), is_over});
@@ -136,7 +135,7 @@ absl::StatusOr<bool> LineStream::FindContent() {
   }
 }
 
-LineStream::InColumn LineStream::After(InColumn place, absl::string_view bytes) const {
+LineStream::InColumn LineStream::After(InColumn place, absl::string_view bytes, bool* opens) const {
   if (place != InColumn::kQuoted && place != InColumn::kQuoteInQuotes &&
       std::memchr(bytes.data(), '"', bytes.size()) == nullptr) {
     return bytes.back() == format_.separator ? InColumn::kBegin : InColumn::kPlain;
@@ -145,6 +144,7 @@ LineStream::InColumn LineStream::After(InColumn place, absl::string_view bytes) 
     if (place == InColumn::kQuoted) {
       if (c == '"') place = InColumn::kQuoteInQuotes;
     } else if (c == '"' && place != InColumn::kPlain) {
+      *opens |= place == InColumn::kBegin;  // Else it was written twice.
       place = InColumn::kQuoted;
     } else {
       place = c == format_.separator ? InColumn::kBegin : InColumn::kPlain;
@@ -157,18 +157,27 @@ absl::Status LineStream::TakeLine(UninitializedVector<char>* text, size_t* used)
   const int64_t first_line = line_++;
   size_t length = 0;
   InColumn place = InColumn::kBegin;
+  int64_t opened = first_line;  // Where the last quote opens.
+  bool has_more_lines = false;  // With text.
   for (bool last = false; !last;) {
     const char* const begin = block_.data() + position_;
     const void* const newline = std::memchr(begin, '\n', end_ - position_);
     const size_t n =
         newline != nullptr ? static_cast<const char*>(newline) + 1 - begin : end_ - position_;
     length += n;
+    has_more_lines |= n > 0 && line_ - 1 > first_line;
     if (length > kMaxLineBytes) {
       return absl::InvalidArgumentError(absl::StrCat(
           path_, ":", first_line, ": the line is longer than ", kMaxLineBytes, " bytes",
-          place == InColumn::kQuoted ? "; a quote in it is not closed" : ""));
+          place == InColumn::kQuoted
+              ? absl::StrCat("; the quote that opens in line ", opened, " is not closed")
+              : ""));
     }
-    if (format_.quotes && n > 0) place = After(place, absl::string_view(begin, n));
+    if (format_.quotes && n > 0) {
+      bool opens = false;
+      place = After(place, absl::string_view(begin, n), &opens);
+      if (opens) opened = line_ - 1;
+    }
     last = newline != nullptr && place != InColumn::kQuoted;
     if (newline != nullptr && !last) ++line_;
     if (text != nullptr) {
@@ -179,6 +188,12 @@ absl::Status LineStream::TakeLine(UninitializedVector<char>* text, size_t* used)
     position_ += n;
     if (!last && position_ == end_) {
       ASSIGN_OR_RETURN(const bool more, Refill());
+      if (!more && place == InColumn::kQuoted && has_more_lines) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(path_, ":", opened,
+                         ": a quote opens here, and is not closed before the end of the file; "
+                         "quotes: false reads quotes as they are"));
+      }
       if (!more) {  // The file's last line has no newline: it gets one.
         if (text != nullptr) (*text)[(*used)++] = '\n';
         last = true;

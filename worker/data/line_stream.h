@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/base/uninitialized_vector.h"
 #include "worker/data/batch.h"
@@ -20,6 +21,8 @@ namespace thermocline {
 
 // Longest line; bounds the memory that a file without newlines takes.
 inline constexpr size_t kMaxLineBytes = 16 << 20;
+
+inline constexpr absl::string_view kByteOrderMark = "\xef\xbb\xbf";  // Of UTF-8; no text.
 
 // The progress of a scan, which may take long and hands out no row.
 struct ScanProgress {
@@ -50,7 +53,8 @@ class LineStream {
                                                           ObjectStore* store = nullptr);
 
   // Skips `count` lines, or those that are left; returns how many.
-  // Errors: as ByteSource; kInvalidArgument (a line is too long: file and line; the file's first
+  // Errors: as ByteSource; kInvalidArgument (a line is too long: file and line; a quote that is not
+  // closed takes the rest of the file's lines: file, and the line where it opens; the file's first
   // bytes are those of a binary format: says which, and what reads it).
   absl::StatusOr<int64_t> Skip(int64_t count, const OnScan& on_scan = {});
 
@@ -97,7 +101,8 @@ class LineStream {
   // Where the end of a line's bytes so far stands within a column.
   enum class InColumn { kBegin, kPlain, kQuoted, kQuoteInQuotes };
   // The same after `bytes` more.
-  InColumn After(InColumn place, absl::string_view bytes) const;
+  // Sets `*opens` where a quote opens a column in them.
+  InColumn After(InColumn place, absl::string_view bytes, bool* opens) const;
 
   const std::string path_;
   const std::unique_ptr<ByteSource> source_;

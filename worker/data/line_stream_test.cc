@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
 #include "gtest/gtest.h"
 #include "worker/data/test_files.h"
 
@@ -203,6 +204,32 @@ TEST(LineStream, RowsWithQuotes) {
   }
   // Without quotes they are characters like others.
   EXPECT_EQ(ReadLines(folder.Write("b", "\"a\nb\n"), 10), (Strings{"\"a\n", "b\n"}));
+}
+
+TEST(LineStream, AQuoteThatIsNotClosedIsAnErrorWhereItOpens) {
+  TempFolder folder;
+  const auto error_of = [&](const std::string& text) {
+    const std::string path = folder.Write("a", text);
+    auto lines = LineStream::Open(path, &kNotCancelled, {',', true}, 0);
+    RawBatch raw;
+    const absl::Status status = ReadInto(lines->get(), 100, &raw);
+    return absl::StrReplaceAll(status.message(), {{path, "a"}});
+  };
+  const std::string open =
+      ": a quote opens here, and is not closed before the end of the file; quotes: false reads "
+      "quotes as they are";
+  EXPECT_EQ(error_of("1,2\n3,\"4\n5,6\n7,8\n"), "a:2" + open);
+  // A row of several lines, of which the second opens it.
+  EXPECT_EQ(error_of("1,2\n\"3\n4\",\"5\n6,7\n"), "a:3" + open);
+  EXPECT_EQ(error_of("1,\"2\"\"\n3,4"), "a:1" + open);
+  // The last line alone is a malformed row, as any other.
+  EXPECT_EQ(error_of("1,2\n3,\"4\n"), "");
+  EXPECT_EQ(error_of("1,2\n3,\"4"), "");
+  EXPECT_EQ(error_of("1\n\"x\n2,\"y\n" + std::string(kMaxLineBytes, 'x') + "\n"),
+            "a:2: the line is longer than 16777216 bytes");
+  EXPECT_EQ(error_of("1\n2,\"y\n" + std::string(kMaxLineBytes, 'x') + "\n"),
+            "a:2: the line is longer than 16777216 bytes; the quote that opens in line 2 is not "
+            "closed");
 }
 
 TEST(LineStream, AByteOrderMarkIsNoText) {

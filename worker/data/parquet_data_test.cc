@@ -481,6 +481,53 @@ TEST_F(ParquetDataTest, GivesTheBatchesOfTheSameValuesAsNpy) {
       wanted.batches);
 }
 
+// Keys of folders are the columns that they would be in the files, also in several workers, from
+// any step on, and as what splits the rows.
+TEST_F(ParquetDataTest, KeysOfFoldersAreColumns) {
+  std::vector<std::string> flat;
+  int row = 0;
+  for (const char* day : {"2026-11-20", "2026-11-21", "2026-11-22"}) {
+    for (const char* shard : {"3", "__HIVE_DEFAULT_PARTITION__"}) {
+      const std::string at = absl::StrCat("t/day=", day, "/shard=", shard);
+      std::filesystem::create_directories(Path(at));
+      std::vector<std::string> labels, users;
+      for (int i = 0; i < 7; ++i, ++row) {
+        labels.push_back(absl::StrCat(row % 2));
+        users.push_back(absl::StrCat(row));
+        flat.push_back(absl::StrCat(row % 2, ",", row, ",", day, ",",
+                                    absl::string_view(shard) == "3" ? "3" : ""));
+      }
+      ParquetTestOptions options;
+      options.row_group_rows = 3;
+      WriteTestParquet(Path(at + "/a.parquet"),
+                       {{"y", "int64", absl::StrCat("[", absl::StrJoin(labels, ","), "]")},
+                        {"user", "int64", absl::StrCat("[", absl::StrJoin(users, ","), "]")}},
+                       options);
+    }
+  }
+  folder_.Write("t.csv", "y,user,day,shard\n" + absl::StrJoin(flat, "\n") + "\n");
+  const std::string features =
+      "feature { column: 'user' categorical { id: INTEGER } } feature { column: 'day' }"
+      "feature { column: 'shard' categorical { id: INTEGER } }";
+  for (const char* split :
+       {"split { last_share: 0.3 }", "split { column: 'day' test_from: '2026-11-22' }"}) {
+    const auto job_of = [&](const std::string& files) {
+      return MakeJob(absl::StrCat("train { ", files, " } label { column: 'y' } ", split), features);
+    };
+    const Job text = job_of(absl::StrCat("path: '", Path("t.csv"), "' csv { header: true }"));
+    const Job parquet = job_of(absl::StrCat("path: '", Path("t"), "' parquet {}"));
+    for (const Split part : {Split::kTrain, Split::kTest}) {
+      const ReadResult wanted = ReadAll(text, part);
+      ASSERT_TRUE(wanted.status.ok() && wanted.rows > 0) << wanted.status;
+      const ReadResult read = ReadAll(parquet, part);
+      EXPECT_TRUE(read.status.ok()) << read.status;
+      EXPECT_EQ(read.batches, wanted.batches) << split;
+    }
+    EXPECT_EQ(ReadAll(parquet, Split::kTrain, 1, 3, 1).batches,
+              ReadAll(text, Split::kTrain, 1, 3, 1).batches);
+  }
+}
+
 // ---- errors
 
 class ParquetErrorTest : public ParquetDataTest {
@@ -504,7 +551,8 @@ TEST_F(ParquetErrorTest, ColumnsThatAreNotThereOrOfNoUse) {
                           {"user_id", "int64", "[1, 2]"},
                           {"cost", "decimal", R"(["1.00", "2.00"])"},
                           {"tags", "list of int64", "[[1], [2]]"},
-                          {"at", "timestamp[s]", "[0, 1]"}});
+                          {"at", "timestamp[s]", "[0, 1]"},
+                          {"vector", "two of float", "[[0.5, 1], [2, 3]]"}});
   const auto error = [&](const std::string& features, const std::string& more = "") {
     const absl::Status status = Read(features, more).status;
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -521,6 +569,13 @@ TEST_F(ParquetErrorTest, ColumnsThatAreNotThereOrOfNoUse) {
   EXPECT_EQ(error("feature { column: 'tags' numeric {} }"),
             absl::StrCat("feature 'tags' is numeric, but the column 'tags' of ", path,
                          " is of type list of int64"));
+  EXPECT_EQ(error("feature { column: 'vector' numeric {} }"),
+            absl::StrCat("feature 'vector' is numeric, but the column 'vector' of ", path,
+                         " is of type list of float32"));
+  EXPECT_EQ(error("feature { column: 'vector' }"),
+            absl::StrCat("feature 'vector' is made of ids or texts (give each number of a list a "
+                         "column of its own, as a numeric feature), but the column 'vector' of ",
+                         path, " is of type list of float32"));
   EXPECT_EQ(error("feature { column: 'at' categorical { id: INTEGER } }"),
             absl::StrCat("feature 'at' is made of numbers, but the column 'at' of ", path,
                          " is of type timestamp[ms]"));

@@ -132,6 +132,14 @@ absl::Status ParquetParser::CheckColumns(const Job& job, const std::string& path
                      weights);
       }
     }
+    // Vectors: a hash of their numbers' texts is none of what they mean.
+    if (column.is_list && column.kind == Kind::kFloat && categorical.boundaries().empty() &&
+        categorical.id() == Feature::Categorical::STRING) {
+      return wrong(absl::StrCat("feature '", embedded[i]->name(),
+                                "' is made of ids or texts (give each number of a list a column "
+                                "of its own, as a numeric feature)"),
+                   column);
+    }
     const bool is_number =
         categorical.boundaries_size() > 0 || categorical.id() == Feature::Categorical::INTEGER;
     if (is_number && IsTime(column.kind)) {

@@ -8,12 +8,76 @@
 #include "absl/strings/str_cat.h"
 #include "common/arrow/parquet.h"
 #include "common/base/status_macros.h"
+#include "common/disk/file_list.h"
 
 namespace thermocline {
 namespace {
 
 // Rows that are decoded at a time: their columns pass through the processor's cache.
 constexpr int64_t kBlockRows = 8192;
+
+// Numbers of rows are exact as doubles, too (data.split.last_share).
+constexpr int64_t kTooManyRows = int64_t{1} << 53;
+
+// The columns of a file, then the keys of its folders.
+class FileInFolders : public ParquetFile {
+ public:
+  FileInFolders(std::unique_ptr<ParquetFile> file, const std::vector<FolderKey>& keys)
+      : file_(std::move(file)), columns_(file_->columns()) {
+    for (const FolderKey& key : keys) {
+      ParquetColumn column;
+      column.name = key.name;
+      column.kind = ParquetColumn::Kind::kText;
+      column.type = "key of a folder";
+      columns_.push_back(std::move(column));
+      auto values = std::make_shared<ParquetValues>();
+      values->size = 1;
+      values->is_dictionary = true;
+      values->bytes.assign(key.value.begin(), key.value.end());
+      values->ends.assign(1, key.value.size());
+      values_.push_back(std::move(values));
+    }
+  }
+
+  const std::vector<ParquetColumn>& columns() const override { return columns_; }
+  const std::vector<int64_t>& row_group_rows() const override { return file_->row_group_rows(); }
+  int64_t rows() const override { return file_->rows(); }
+
+  absl::Status Seek(int64_t row, std::vector<int> columns) override {
+    selected_ = std::move(columns);
+    std::vector<int> own;
+    for (const int column : selected_) {
+      if (!IsKey(column)) own.push_back(column);
+    }
+    return file_->Seek(row, std::move(own));
+  }
+
+  absl::StatusOr<int64_t> Read(int64_t rows, std::vector<ParquetCells>* cells) override {
+    std::vector<ParquetCells> own;
+    ASSIGN_OR_RETURN(const int64_t read, file_->Read(rows, &own));
+    cells->clear();
+    if (read == 0) return 0;
+    auto next = own.begin();
+    for (const int column : selected_) {
+      ParquetCells& to = cells->emplace_back();
+      if (IsKey(column)) {
+        to.values = values_[column - file_->columns().size()];
+        to.indices.assign(static_cast<size_t>(read), 0);
+      } else {
+        to = std::move(*next++);
+      }
+    }
+    return read;
+  }
+
+ private:
+  bool IsKey(int column) const { return static_cast<size_t>(column) >= file_->columns().size(); }
+
+  const std::unique_ptr<ParquetFile> file_;
+  std::vector<ParquetColumn> columns_;
+  std::vector<std::shared_ptr<const ParquetValues>> values_;  // Of each key.
+  std::vector<int> selected_;
+};
 
 // The rows of files that `rows` says, in order.
 class ParquetRows : public RowReader {
@@ -144,7 +208,7 @@ class ParquetRows : public RowReader {
 
   absl::Status OpenFile() {
     const std::string& path = files_->paths[next_file_];
-    ASSIGN_OR_RETURN(file_, ParquetFile::Open(path, files_->store.get()));
+    ASSIGN_OR_RETURN(file_, OpenParquet(path, files_->store.get()));
     RETURN_IF_ERROR(CheckFile());
     looked_at_ = -1;
     if (file_->row_group_rows() != files_->row_groups[next_file_]) {
@@ -236,6 +300,20 @@ int64_t ParquetFiles::all_rows() const {
   return all;
 }
 
+absl::StatusOr<std::unique_ptr<ParquetFile>> OpenParquet(const std::string& path,
+                                                         ObjectStore* store) {
+  ASSIGN_OR_RETURN(std::unique_ptr<ParquetFile> file, ParquetFile::Open(path, store));
+  std::vector<FolderKey> keys;
+  for (FolderKey& key : FolderKeysOf(path)) {
+    const auto& columns = file->columns();
+    const bool is_own = std::any_of(columns.begin(), columns.end(),
+                                    [&](const ParquetColumn& own) { return own.name == key.name; });
+    if (!is_own) keys.push_back(std::move(key));
+  }
+  if (keys.empty()) return file;
+  return std::make_unique<FileInFolders>(std::move(file), keys);
+}
+
 absl::StatusOr<ParquetFiles> OpenParquetFiles(const FoundFiles& found,
                                               std::vector<std::string> paths,
                                               const ParquetParser& parser) {
@@ -244,11 +322,10 @@ absl::StatusOr<ParquetFiles> OpenParquetFiles(const FoundFiles& found,
   files.pinned = found.pinned;
   int64_t rows = 0;
   for (const std::string& path : paths) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<ParquetFile> file,
-                     ParquetFile::Open(path, files.store.get()));
+    ASSIGN_OR_RETURN(const std::unique_ptr<ParquetFile> file, OpenParquet(path, files.store.get()));
     RETURN_IF_ERROR(parser.Find(path, file->columns()).status());
     files.row_groups.push_back(file->row_group_rows());
-    if (__builtin_add_overflow(rows, file->rows(), &rows)) {
+    if (__builtin_add_overflow(rows, file->rows(), &rows) || rows >= kTooManyRows) {
       return absl::DataLossError(absl::StrCat(path, ": with its ", file->rows(),
                                               " rows the files have more than can be counted"));
     }

@@ -28,6 +28,11 @@ struct ParquetFiles {
   int64_t all_rows() const;
 };
 
+// Opens a file whose columns include the keys of its folders (FolderKeysOf) that are none of its
+// own, as texts. Errors: as ParquetFile::Open().
+absl::StatusOr<std::unique_ptr<ParquetFile>> OpenParquet(const std::string& path,
+                                                         ObjectStore* store);
+
 // Reads the footers of `paths`, which are of `found`. Errors: as ParquetFile::Open() and
 // ParquetParser::Find().
 absl::StatusOr<ParquetFiles> OpenParquetFiles(const FoundFiles& found,

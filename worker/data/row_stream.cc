@@ -172,7 +172,7 @@ absl::StatusOr<int64_t> RowStream::ReadRows(int64_t count, RawBatch* raw) {
     next_kept_ = 0;
     ASSIGN_OR_RETURN(rows, lines_->Append(kRowsAtATime, raw));
     for (int64_t row = 0; row < rows; ++row) {
-      const bool is_held_out = filter_.is_held_out(raw->TextOf(row));
+      const bool is_held_out = filter_.is_held_out(raw->TextOf(row), next_file_ - 1);
       if (is_held_out) ++seen_.held_out;
       if (is_held_out == filter_.wants_held_out) kept_.push_back(row);
     }

@@ -29,6 +29,8 @@ struct TextFiles {
   std::vector<std::string> header;
   std::shared_ptr<ObjectStore> store;   // Of paths that are objects; null: there are none.
   std::shared_ptr<PinnedFiles> pinned;  // Null: what is read may change.
+  // The values of the keys of each file's folders, which are columns behind its own; {}: none are.
+  std::vector<std::vector<std::string>> keys;
 };
 
 // The names of the columns that the first line of `path` has; that of the first, where data frames
@@ -43,8 +45,8 @@ absl::StatusOr<int64_t> CountRows(std::shared_ptr<const TextFiles> files, const 
 
 // Which rows of the files a stream has.
 struct RowFilter {
-  // Empty: no row is held out, and the stream has them all.
-  std::function<bool(absl::string_view line)> is_held_out;
+  // Empty: no row is held out, and the stream has them all. `file`: its number.
+  std::function<bool(absl::string_view line, int file)> is_held_out;
   bool wants_held_out = false;
 
   // How many of `rows` the stream has.

@@ -46,6 +46,7 @@ class SampledSource : public BatchSource {
   absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) override {
     return source_->DescribeBadRow(raw, row);
   }
+  bool IsHeader(const RawBatch& raw, int64_t row) override { return source_->IsHeader(raw, row); }
   std::string PlaceOf(const RawBatch& raw, int64_t row) override {
     return source_->PlaceOf(raw, row);
   }

@@ -101,6 +101,31 @@ RowPlace TakePlace(Taker* from) {
   return place;
 }
 
+// Whether the numbers of an index, whose checksum is right, can be those of a file.
+bool CanBe(const RowCount& rows, const std::vector<RowPlace>& places,
+           const std::vector<RestartPoint>& points) {
+  if (rows.rows < -1 || rows.held_out < -1 || rows.held_out > rows.rows) return false;
+  RowPlace last;
+  for (const RowPlace& place : places) {
+    if (place.offset <= last.offset || place.line < last.line ||
+        place.before.rows < last.before.rows || place.before.held_out < last.before.held_out ||
+        place.before.held_out > place.before.rows) {
+      return false;
+    }
+    last = place;
+  }
+  RestartPoint before;
+  for (const RestartPoint& point : points) {
+    if (point.offset < before.offset || point.file_offset < before.file_offset || point.bits < -1 ||
+        point.bits > 7) {
+      return false;
+    }
+    before.offset = point.offset;
+    before.file_offset = point.file_offset;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::optional<TextIndex::Identity> TextIndex::ReadIdentity() const {
@@ -248,7 +273,7 @@ bool TextIndex::Decode(absl::string_view bytes) {
     point.bits = taker.Take<int32_t>();
     point.window = std::string(taker.TakeText());
   }
-  if (!taker.is_whole()) return false;
+  if (!taker.is_whole() || !CanBe(rows, places, points)) return false;
   places_ = std::move(places);
   points_ = std::move(points);
   if (rows.rows >= 0) rows_ = rows;

@@ -140,7 +140,7 @@ class TextIndexTest : public testing::Test {
                       int64_t count) {
     RowFilter filter;
     if (keep != Keep::kAll) {
-      filter.is_held_out = [](absl::string_view line) { return absl::StartsWith(line, "#"); };
+      filter.is_held_out = [](absl::string_view line, int) { return absl::StartsWith(line, "#"); };
       filter.wants_held_out = keep == Keep::kMarked;
     }
     RowStream stream(files, filter, &kNotCancelled);
@@ -338,6 +338,27 @@ TEST_F(TextIndexTest, ADamagedIndexIsMadeAnew) {
   EXPECT_FALSE(is_known(whole + "x"));
   ExpectSame(Files(true), Keep::kAll);
   EXPECT_EQ(Kept().size(), 1u);
+}
+
+TEST_F(TextIndexTest, NumbersThatCantBeAreNotTrusted) {
+  paths_ = {folder_.Write("a", Rows(2000))};
+  const auto is_known = [&](const RowPlace& place, const RowCount& all) {
+    {
+      TextIndex index(paths_[0], "all rows", options_);
+      const uint64_t version = index.Prepare();
+      index.Note(version, place);
+      index.NoteEnd(version, all);
+    }
+    TextIndex index(paths_[0], "all rows", options_);
+    const bool known = index.rows(index.Prepare()).has_value();
+    for (const std::string& path : Kept()) std::filesystem::remove(path);
+    return known;
+  };
+  EXPECT_TRUE(is_known({5000, 9, {8, 3}}, {2000, 3}));
+  EXPECT_FALSE(is_known({5000, 9, {-8, -9}}, {2000, 3}));
+  EXPECT_FALSE(is_known({5000, 9, {8, 9}}, {2000, 3}));
+  EXPECT_FALSE(is_known({5000, -9, {8, 3}}, {2000, 3}));
+  EXPECT_FALSE(is_known({5000, 9, {8, 3}}, {2000, 2001}));
 }
 
 // The text changed where size, time, first and last bytes don't tell: what is not the begin of a

@@ -6,10 +6,12 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
@@ -82,6 +84,18 @@ PlainColumns SplitPlain(absl::string_view line, char separator,
   return {line.data(), ends->data(), separators + 1};
 }
 
+// The columns of a line, then the keys of its file's folders.
+template <typename Columns>
+struct ColumnsAndKeys {
+  const Columns& columns;
+  absl::Span<const std::string> keys;
+
+  size_t size() const { return columns.size() + keys.size(); }
+  absl::string_view operator[](size_t i) const {
+    return i < columns.size() ? columns[i] : keys[i - columns.size()];
+  }
+};
+
 inline bool MayHaveQuotes(absl::string_view line, const LineFormat& format) {
   return format.quotes && std::memchr(line.data(), '"', line.size()) != nullptr;
 }
@@ -144,7 +158,9 @@ void SplitLine(absl::string_view line, const LineFormat& format, LineColumns* ou
   for (absl::string_view rest = line;;) {
     absl::string_view column;
     if (!rest.empty() && rest.front() == '"') {
+      const auto at = static_cast<size_t>(rest.data() - line.data());
       if (!TakeQuoted(&rest, format.separator, &column, &out->unquoted)) {
+        out->misquoted_at = at;
         out->misquoted = static_cast<int>(out->storage.size());
         break;
       }
@@ -221,6 +237,14 @@ absl::StatusOr<TextParser> TextParser::Make(const Job& job, const Data& data, Co
     parser.format_.quotes = data.train().csv().quotes();
   }
   parser.columns_ = std::move(columns);
+  if (parser.columns_.has_header) {
+    const std::vector<std::string>& names = parser.columns_.names;
+    const std::string separator(1, parser.format_.separator);
+    const auto end = names.end() - static_cast<std::ptrdiff_t>(parser.columns_.num_keys);
+    parser.header_ = absl::StrJoin(names.begin(), end, separator);
+    parser.quoted_header_ =
+        absl::StrCat("\"", absl::StrJoin(names.begin(), end, "\"" + separator + "\""), "\"");
+  }
   for (const std::string& column : data.label().column()) {
     const absl::StatusOr<int> label = parser.Find(column, "data.label.column");
     if (!label.ok() && !options.needs_labels) break;
@@ -311,16 +335,28 @@ bool TextParser::ParseOthers(const Columns& columns, std::vector<KeyBuffer>* fea
   return true;
 }
 
-bool TextParser::ParseLine(absl::string_view line, RowValues values,
-                           std::vector<KeyBuffer>* features, LineColumns* scratch,
+bool TextParser::IsHeader(absl::string_view line) const {
+  if (header_.empty()) return false;
+  line = WithoutLineEnd(line);
+  absl::ConsumePrefix(&line, kByteOrderMark);  // Of a file that was joined.
+  return line == header_ || line == quoted_header_;
+}
+
+bool TextParser::ParseLine(absl::string_view line, absl::Span<const std::string> keys,
+                           RowValues values, std::vector<KeyBuffer>* features, LineColumns* scratch,
                            Batch* batch) const {
-  const auto parse = [&](const auto& columns) {
+  if (IsHeader(line)) return false;
+  const auto parse_all = [&](const auto& columns) {
     if (!ParseRow(columns, values, features)) return false;
     if (group_ >= 0) batch->groups.push_back(HashText(columns[group_]));
     for (size_t c = 0; c < carried_.size(); ++c) {
       batch->carried[c].emplace_back(columns[carried_[c]]);
     }
     return true;
+  };
+  const auto parse = [&](const auto& columns) {
+    if (keys.empty()) return parse_all(columns);
+    return parse_all(ColumnsAndKeys<std::decay_t<decltype(columns)>>{columns, keys});
   };
   if (!MayHaveQuotes(line, format_)) {
     return parse(SplitPlain(line, format_.separator, &scratch->ends));
@@ -330,7 +366,8 @@ bool TextParser::ParseLine(absl::string_view line, RowValues values,
 }
 
 void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batch* batch,
-                           std::vector<int64_t>* bad) const {
+                           std::vector<int64_t>* bad,
+                           absl::Span<const std::vector<std::string>> keys) const {
   const size_t rows = end - begin;
   const int num_dense = static_cast<int>(numbers_.size());
   const int stride = PaddedDenseColumns(num_dense);
@@ -359,7 +396,9 @@ void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batc
     float* const dense = batch->dense.data() + row * stride;
     const RowValues values = {dense, &batch->labels[row],
                               weight_ >= 0 ? &batch->weights[row] : nullptr};
-    if (!ParseLine(WithoutLineEnd(raw.TextOf(i)), values, &features, &line, batch)) {
+    absl::Span<const std::string> of_file;
+    if (!keys.empty()) of_file = keys[raw.OriginOf(i).file];
+    if (!ParseLine(WithoutLineEnd(raw.TextOf(i)), of_file, values, &features, &line, batch)) {
       bad->push_back(i);
       for (size_t f = 0; f < features.size(); ++f) {
         features[f].size = offsets[f][row];
@@ -383,11 +422,13 @@ void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batc
   }
 }
 
-bool TextParser::IsHeldOut(absl::string_view line, LineColumns* scratch) const {
+bool TextParser::IsHeldOut(absl::string_view line, absl::Span<const std::string> keys,
+                           LineColumns* scratch) const {
   if (!split_.has_value()) return false;
   SplitLine(WithoutLineEnd(line), format_, scratch);
-  if (scratch->misquoted >= 0 || scratch->columns.size() != columns_.names.size()) return false;
-  return split_->IsHeldOut(scratch->columns[split_->column()]).value_or(false);
+  const ColumnsAndKeys<absl::Span<const absl::string_view>> columns{scratch->columns, keys};
+  if (scratch->misquoted >= 0 || columns.size() != columns_.names.size()) return false;
+  return split_->IsHeldOut(columns[split_->column()]).value_or(false);
 }
 
 }  // namespace thermocline

@@ -18,15 +18,15 @@
 #include "worker/data/column_values.h"
 #include "worker/data/line_stream.h"
 #include "worker/data/list_weights.h"
+#include "worker/data/value_split.h"
 
 namespace thermocline {
 
-// A line in its columns, which point into the line or into `unquoted`. Used again and again: its
-// memory stays.
+// A line in its columns, which point into it or into `unquoted`. Used again and again.
 struct LineColumns {
   absl::Span<const absl::string_view> columns;  // In `storage`.
-  int misquoted = -1;  // The first column whose quotes are wrong; -1: none.
-
+  int misquoted = -1;       // The first column whose quotes are wrong; -1: none.
+  size_t misquoted_at = 0;  // Its place in the line.
   std::vector<absl::string_view> storage;
   UninitializedVector<uint32_t> ends;
   std::string unquoted;  // Of columns with a doubled quote.
@@ -34,17 +34,17 @@ struct LineColumns {
 
 // `line` without its line end.
 void SplitLine(absl::string_view line, const LineFormat& format, LineColumns* out);
-
 // `line` without "\n" or "\r\n" at its end.
 absl::string_view WithoutLineEnd(absl::string_view line);
-
 // Names of columns: no label, no number, no empty column.
 bool LooksLikeHeader(absl::Span<const absl::string_view> columns);
 
 // Where the names of columns come from.
 struct ColumnNames {
   std::vector<std::string> names;
-  std::string source;  // "the header of day-1.csv", for messages
+  std::string source;       // "the header of day-1.csv", for messages
+  size_t num_keys = 0;      // The last of them: keys of the files' folders, which no line has.
+  bool has_header = false;  // They stand in the files.
 };
 
 // As DatasetOptions has them.
@@ -64,18 +64,24 @@ class TextParser {
 
   // Fills size, dense, labels, weights, groups, features and carried of `batch` from the rows
   // [begin, end) of `raw`. Rows that are malformed are left out, and their numbers added to `bad`.
+  // keys: TextFiles::keys.
   void ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batch* batch,
-                 std::vector<int64_t>* bad) const;
+                 std::vector<int64_t>* bad,
+                 absl::Span<const std::vector<std::string>> keys = {}) const;
 
   // What is wrong with a malformed line, the first column that is:
   //   "column 17 ('C3'): 'xyz' is not a hexadecimal number"
   //   "39 columns, not 40 (the header of day-1.csv)"
   // Of a file that seems to have another separator, or a header that it should not, it says so and
   // what to do.
-  std::string Describe(absl::string_view line) const;
+  std::string Describe(absl::string_view line, absl::Span<const std::string> keys = {}) const;
 
   // Whether data.split.column holds a line out. Malformed ones are not.
-  bool IsHeldOut(absl::string_view line, LineColumns* scratch) const;
+  bool IsHeldOut(absl::string_view line, absl::Span<const std::string> keys,
+                 LineColumns* scratch) const;
+
+  // Whether a line is the header again, as in files that were joined. ParseRows leaves it out, too.
+  bool IsHeader(absl::string_view line) const;
 
   bool has_label() const { return !labels_.empty(); }
   const LineFormat& format() const { return format_; }
@@ -110,8 +116,8 @@ class TextParser {
     float* weight;
   };
   // Adds to `features`, also where it returns false, and to groups and carried columns of `batch`.
-  bool ParseLine(absl::string_view line, RowValues values, std::vector<KeyBuffer>* features,
-                 LineColumns* scratch, Batch* batch) const;
+  bool ParseLine(absl::string_view line, absl::Span<const std::string> keys, RowValues values,
+                 std::vector<KeyBuffer>* features, LineColumns* scratch, Batch* batch) const;
   template <typename Columns>
   bool ParseRow(const Columns& columns, RowValues values, std::vector<KeyBuffer>* features) const;
   // The keys that take more than a column.
@@ -127,6 +133,7 @@ class TextParser {
   bool is_criteo_ = false;
   LineFormat format_;
   ColumnNames columns_;
+  std::string header_, quoted_header_;  // As lines; "": there is none.
   bool needs_labels_ = true;
   std::vector<int> labels_;
   int group_ = -1;            // -1: none

@@ -27,15 +27,15 @@ std::string DescribeCommas(absl::string_view line) {
 }  // namespace
 
 std::string TextParser::DescribeCount(absl::string_view line, size_t columns) const {
-  std::string text =
-      absl::StrCat(Columns(columns), ", not ", columns_.names.size(), " (", columns_.source, ")");
+  const size_t wanted = columns_.names.size() - columns_.num_keys;
+  std::string text = absl::StrCat(Columns(columns), ", not ", wanted, " (", columns_.source, ")");
   if (columns > 1) return text;
   for (const char other : {',', '\t', ';', '|'}) {
     const auto others = static_cast<size_t>(std::count(line.begin(), line.end(), other));
-    if (others + 1 != columns_.names.size() || other == format_.separator) continue;
+    if (others + 1 != wanted || other == format_.separator) continue;
     absl::StrAppend(&text, "; with separator: ",
                     other == '\t' ? "\"\\t\"" : absl::StrCat("\"", std::string(1, other), "\""),
-                    " they would be ", columns_.names.size());
+                    " they would be ", wanted);
   }
   return text;
 }
@@ -63,16 +63,18 @@ std::string TextParser::DescribeColumn(int column, absl::string_view text) const
   return wrong;
 }
 
-std::string TextParser::Describe(absl::string_view line) const {
+std::string TextParser::Describe(absl::string_view line, absl::Span<const std::string> keys) const {
   line = WithoutLineEnd(line);
   if (line.empty()) return "the line is empty";
   LineColumns split;
   SplitLine(line, format_, &split);
   const absl::Span<const absl::string_view> columns = split.columns;
   if (split.misquoted >= 0) {
-    return absl::StrCat("column ", split.misquoted + 1,
-                        " begins with a quote that is not closed at its end (a quote within "
-                        "quotes is written twice; quotes: false reads it as it is)");
+    const auto lines = std::count(line.begin(), line.begin() + split.misquoted_at, '\n');
+    return absl::StrCat("column ", split.misquoted + 1, " begins with a quote",
+                        lines == 0 ? "" : absl::StrCat(", ", lines, " lines further on,"),
+                        " that is not closed at its end (a quote within quotes is written twice; "
+                        "quotes: false reads it as it is)");
   }
   if (is_criteo_ && columns.size() == 1 && line.find(',') != line.npos) return DescribeCommas(line);
   if (is_criteo_ && LooksLikeHeader(columns)) {
@@ -80,8 +82,12 @@ std::string TextParser::Describe(absl::string_view line) const {
                         "), which CRITEO_TSV doesn't have; leave it out: tail -n +2, or describe "
                         "the file with data.train { csv {} } and `feature`");
   }
-  if (columns.size() != columns_.names.size()) return DescribeCount(line, columns.size());
-  return DescribeColumns(columns);
+  if (columns.size() + keys.size() != columns_.names.size()) {
+    return DescribeCount(line, columns.size());
+  }
+  std::vector<absl::string_view> all(columns.begin(), columns.end());
+  all.insert(all.end(), keys.begin(), keys.end());
+  return DescribeColumns(all);
 }
 
 std::string TextParser::DescribeColumns(absl::Span<const absl::string_view> columns) const {

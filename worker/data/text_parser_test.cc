@@ -147,8 +147,7 @@ TEST(CriteoText, MalformedLinesAreLeftOutAndSaidWhy) {
       {"01\t3\t4\tab\tcd", "column 1 ('label'): '01' is not 0 or 1"},
       {"1\tx\t4\tab\tcd", "column 2 ('I1'): 'x' is not a number"},
       {"1\t3\t4-\tab\tcd", "column 3 ('I2'): '4-' is not a number"},
-      {"1\t3\t-\tab\tcd", "column 3 ('I2'): '-' is not a number"},
-      {"1\t3\tnan\tab\tcd", "column 3 ('I2'): 'nan' is not a number"},
+      {"1\t3\t--\tab\tcd", "column 3 ('I2'): '--' is not a number"},
       {"1\tinf\t4\tab\tcd", "column 2 ('I1'): 'inf' is not a number"},
       {"1\t3\t4 \tab\tcd", "column 3 ('I2'): '4 ' is not a number"},
       {"1\t3\t4\txyz\tcd", "column 4 ('C1'): 'xyz' is not a hexadecimal number"},
@@ -284,6 +283,9 @@ TEST(DescribedText, QuotesAndSeparators) {
   EXPECT_EQ(comma.Describe("\"x\"y,,,1,"),
             "column 1 begins with a quote that is not closed at its end (a quote within quotes is "
             "written twice; quotes: false reads it as it is)");
+  EXPECT_EQ(comma.Describe("\"a\nb\nc\",\"x\ny\"z,,1,"),
+            "column 2 begins with a quote, 2 lines further on, that is not closed at its end (a "
+            "quote within quotes is written twice; quotes: false reads it as it is)");
   EXPECT_EQ(comma.Describe("a,b,c,d"), "4 columns, not 5 (the job)");
   EXPECT_EQ(comma.Describe("a;b;c;0;e"),
             "1 column, not 5 (the job); with separator: \";\" they would be 5");
@@ -520,17 +522,18 @@ TEST(DescribedText, LabelsAndWhatIsHeldOut) {
 
   LineColumns scratch;
   const TextParser number = DescribedParser(feature, "split { column: 'when' test_from: '100' }");
-  EXPECT_FALSE(number.IsHeldOut("a,,,0,99", &scratch));
-  EXPECT_TRUE(number.IsHeldOut("a,,,0,100", &scratch));
-  EXPECT_TRUE(number.IsHeldOut("a,,,0,1e3\n", &scratch));
-  EXPECT_FALSE(number.IsHeldOut("a,,,0,x", &scratch));  // A malformed line of the training rows.
+  EXPECT_FALSE(number.IsHeldOut("a,,,0,99", {}, &scratch));
+  EXPECT_TRUE(number.IsHeldOut("a,,,0,100", {}, &scratch));
+  EXPECT_TRUE(number.IsHeldOut("a,,,0,1e3\n", {}, &scratch));
+  EXPECT_FALSE(
+      number.IsHeldOut("a,,,0,x", {}, &scratch));  // A malformed line of the training rows.
   EXPECT_EQ(Parse(number, {"a,,,0,x"}).bad.size(), 1u);
   EXPECT_EQ(number.Describe("a,,,0,x"),
             "column 5 ('when'): 'x' is not a number, as data.split.test_from is");
   const TextParser text =
       DescribedParser(feature, "split { column: 'when' test_from: '2026-11-20T00:00:00Z' }");
-  EXPECT_FALSE(text.IsHeldOut("a,,,0,2026-11-19T23:59:59Z", &scratch));
-  EXPECT_TRUE(text.IsHeldOut("a,,,0,2026-11-20T00:00:00Z", &scratch));
+  EXPECT_FALSE(text.IsHeldOut("a,,,0,2026-11-19T23:59:59Z", {}, &scratch));
+  EXPECT_TRUE(text.IsHeldOut("a,,,0,2026-11-20T00:00:00Z", {}, &scratch));
 }
 
 TEST(DescribedText, GroupsAreHashesOfTheirText) {

@@ -129,10 +129,18 @@ absl::StatusOr<int64_t> RowSource::Skip(int64_t rows) {
 
 namespace {
 
-RowFilter FilterOf(std::shared_ptr<const TextParser> parser, TextRange::Rows rows) {
+absl::Span<const std::string> KeysOf(const TextFiles& files, int file) {
+  if (files.keys.empty()) return {};
+  return files.keys[file];
+}
+
+RowFilter FilterOf(std::shared_ptr<const TextFiles> files, std::shared_ptr<const TextParser> parser,
+                   TextRange::Rows rows) {
   if (rows == TextRange::Rows::kAll) return {};
-  return {[parser = std::move(parser), scratch = std::make_shared<LineColumns>()](
-              absl::string_view line) { return parser->IsHeldOut(line, scratch.get()); },
+  return {[files = std::move(files), parser = std::move(parser),
+           scratch = std::make_shared<LineColumns>()](absl::string_view line, int file) {
+            return parser->IsHeldOut(line, KeysOf(*files, file), scratch.get());
+          },
           rows == TextRange::Rows::kHeldOut};
 }
 
@@ -141,19 +149,21 @@ RowFilter FilterOf(std::shared_ptr<const TextParser> parser, TextRange::Rows row
 TextSource::TextSource(std::shared_ptr<const TextFiles> files,
                        std::shared_ptr<const TextParser> parser, const TextRange& range,
                        OnScan on_scan)
-    : RowSource(files->paths, range, std::move(on_scan)), parser_(std::move(parser)) {
-  SetRows(
-      std::make_unique<RowStream>(std::move(files), FilterOf(parser_, range.rows), cancelled()));
+    : RowSource(files->paths, range, std::move(on_scan)),
+      files_(std::move(files)),
+      parser_(std::move(parser)) {
+  SetRows(std::make_unique<RowStream>(files_, FilterOf(files_, parser_, range.rows), cancelled()));
 }
 
 absl::Status TextSource::Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) {
-  parser_->ParseRows(raw, raw.slice_begin, raw.slice_end, batch, bad_rows);
+  parser_->ParseRows(raw, raw.slice_begin, raw.slice_end, batch, bad_rows, files_->keys);
   return absl::OkStatus();
 }
 
 absl::Status TextSource::DescribeBadRow(const RawBatch& raw, int64_t row) {
   return absl::InvalidArgumentError(
-      absl::StrCat(PlaceOf(raw, row), ": ", parser_->Describe(raw.TextOf(row))));
+      absl::StrCat(PlaceOf(raw, row), ": ",
+                   parser_->Describe(raw.TextOf(row), KeysOf(*files_, raw.OriginOf(row).file))));
 }
 
 std::string TextSource::PlaceOf(const RawBatch& raw, int64_t row) {

@@ -85,9 +85,13 @@ class TextSource : public RowSource {
 
   absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) override;
   absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) override;
+  bool IsHeader(const RawBatch& raw, int64_t row) override {
+    return parser_->IsHeader(raw.TextOf(row));
+  }
   std::string PlaceOf(const RawBatch& raw, int64_t row) override;
 
  private:
+  const std::shared_ptr<const TextFiles> files_;
   const std::shared_ptr<const TextParser> parser_;
 };
 

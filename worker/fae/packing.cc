@@ -60,6 +60,7 @@ Json CalibrationJson(const CalibrationResult& result, double sample_share, int64
 // What the reading of all training rows met that is not in the pack.
 void AddRead(const BatchReader::Progress& read, Json* json) {
   (*json)["bad_lines"] = read.bad_lines;
+  (*json)["repeated_headers"] = read.repeated_headers;
   if (read.bad_lines > 0) (*json)["first_bad_line"] = read.first_bad_line;
   (*json)["padding_ids"] = read.padding_ids;
 }

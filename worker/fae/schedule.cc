@@ -101,6 +101,13 @@ bool ScoresAfter(const Job& job, const PackCounts& counts, const ScheduleState& 
 
 absl::StatusOr<ScheduleState> ScheduleAt(const Job& job, const PackCounts& counts,
                                          ScheduleState state, Step step) {
+  if (Trained(state, kCold) < 0 || Trained(state, kHot) < 0 || state.first_step() < 0 ||
+      !std::isfinite(state.rate())) {
+    return absl::DataLossError(absl::StrCat("the checkpoint's place in the pack is none: step ",
+                                            state.first_step(), ", ", state.hot_batches(),
+                                            " hot and ", state.cold_batches(),
+                                            " cold batches, rate ", state.rate()));
+  }
   if (Left(counts, state, kCold) < 0 || Left(counts, state, kHot) < 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the checkpoint was made with another pack (calibration.directory): ", state.hot_batches(),

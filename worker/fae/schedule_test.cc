@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -144,6 +145,19 @@ TEST_F(ScheduleTest, APackOfFewerBatchesIsAnother) {
   state.set_hot_batches(6);
   EXPECT_EQ(ScheduleAt(job_, counts_, state, Step(0)).status().code(),
             absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ScheduleTest, APlaceThatCantBeIsDataLoss) {
+  ScheduleState state = FirstSchedule(job_, counts_);
+  state.set_hot_batches(uint64_t{1} << 63);
+  EXPECT_EQ(ScheduleAt(job_, counts_, state, Step(0)).status().code(), absl::StatusCode::kDataLoss);
+  state = FirstSchedule(job_, counts_);
+  state.set_first_step(-1);
+  EXPECT_EQ(ScheduleAt(job_, counts_, state, Step(-1)).status().code(),
+            absl::StatusCode::kDataLoss);
+  state = FirstSchedule(job_, counts_);
+  state.set_rate(NAN);
+  EXPECT_EQ(ScheduleAt(job_, counts_, state, Step(0)).status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(ScheduleTest, TheRestOfAStretchKeepsItsPlaces) {

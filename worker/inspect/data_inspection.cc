@@ -9,12 +9,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/arrow/object_store.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/data/data_identity.h"
 #include "common/disk/file_list.h"
 #include "common/disk/npy.h"
+#include "worker/data/data_files.h"
 #include "worker/data/npy_source.h"
 #include "worker/data/row_stream.h"
 #include "worker/data/text_parser.h"
@@ -68,6 +70,12 @@ class TextInspection {
       scans_.emplace_back(layout_.columns[c], layout_.separators[c], keys);
       scans_.back().Count(options.counted);
     }
+    if (layout_.is_criteo) return;
+    ColumnNames names{layout_.columns, ""};
+    AddFolderKeys(&files_, &names);
+    for (size_t c = layout_.columns.size(); c < names.names.size(); ++c) {
+      scans_.emplace_back(names.names[c], '\0', keys);
+    }
   }
 
   absl::StatusOr<Json> Run(const OnInspected& on_inspected) {
@@ -84,7 +92,7 @@ class TextInspection {
         if (cell == 0) {
           read = ReadRows(&rows, &next);
         } else {
-          AddColumn(static_cast<size_t>(cell) - 1);
+          AddColumn(current, static_cast<size_t>(cell) - 1);
         }
       });
       RETURN_IF_ERROR(read);
@@ -123,27 +131,47 @@ class TextInspection {
         SplitLine(WithoutLineEnd(raw.TextOf(row)), layout_.format, &lines_[row]);
       }
     });
-    rows_ += num_lines_;
     for (int64_t row = 0; row < num_lines_; ++row) {
-      if (!IsMalformed(lines_[row]) || malformed_++ > 0) continue;
-      const LineColumns& line = lines_[row];
+      LineColumns& line = lines_[row];
+      if (IsHeader(line)) {
+        line.columns = {};
+        ++headers_;
+        continue;
+      }
+      ++rows_;
+      if (!IsMalformed(line) || malformed_++ > 0) continue;
       const RawBatch::Origin origin = raw.OriginOf(row);
       first_malformed_ = absl::StrCat(
           files_.paths[origin.file], ":", origin.line, ": ",
-          line.misquoted >= 0 ? absl::StrCat("column ", line.misquoted + 1,
-                                             " begins with a quote that is not closed at its end")
-                              : absl::StrCat(line.columns.size(), " columns, not ", scans_.size()));
+          line.misquoted >= 0
+              ? absl::StrCat("column ", line.misquoted + 1,
+                             " begins with a quote that is not closed at its end")
+              : absl::StrCat(line.columns.size(), " columns, not ", layout_.columns.size()));
     }
   }
 
   bool IsMalformed(const LineColumns& line) const {
-    return line.misquoted >= 0 || line.columns.size() != scans_.size();
+    return line.misquoted >= 0 || line.columns.size() != layout_.columns.size();
   }
 
-  // Of all rows, in their order.
-  void AddColumn(size_t column) {
+  // Again, in files that were joined.
+  bool IsHeader(const LineColumns& line) const {
+    if (!layout_.has_header || IsMalformed(line)) return false;
+    absl::string_view first = line.columns[0];
+    absl::ConsumePrefix(&first, kByteOrderMark);
+    return first == layout_.columns[0] &&
+           std::equal(line.columns.begin() + 1, line.columns.end(), layout_.columns.begin() + 1);
+  }
+
+  // Of all rows, in their order; those behind the files' own are keys of their folders.
+  void AddColumn(const RawBatch& raw, size_t column) {
     for (int64_t row = 0; row < num_lines_; ++row) {
-      if (!IsMalformed(lines_[row])) scans_[column].AddText(lines_[row].columns[column]);
+      const LineColumns& line = lines_[row];
+      if (IsMalformed(line)) continue;
+      scans_[column].AddText(
+          column < line.columns.size()
+              ? line.columns[column]
+              : files_.keys[raw.OriginOf(row).file][column - line.columns.size()]);
     }
   }
 
@@ -161,7 +189,11 @@ class TextInspection {
     json["complete"] = is_complete_;
     json["malformed_rows"] = malformed_;
     if (malformed_ > 0) json["first_malformed"] = first_malformed_;
+    if (headers_ > 0) json["repeated_headers"] = headers_;
     json["columns"] = ColumnFigures(scans_);
+    for (size_t c = layout_.columns.size(); c < scans_.size(); ++c) {
+      json["columns"][c]["from_folder"] = true;
+    }
     return json;
   }
 
@@ -174,7 +206,7 @@ class TextInspection {
   int64_t num_lines_ = 0;
   int64_t rows_read_ = 0;
   bool is_complete_ = false;  // There are no more.
-  int64_t rows_ = 0, malformed_ = 0;
+  int64_t rows_ = 0, malformed_ = 0, headers_ = 0;
   std::string first_malformed_;
 };
 

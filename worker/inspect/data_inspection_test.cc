@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/arrow/parquet.h"
+#include "common/arrow/testing.h"
 #include "common/disk/npy.h"
 #include "worker/data/test_files.h"
 
@@ -282,6 +285,56 @@ TEST_F(DataInspectionTest, WhatIsNoLogIsRefused) {
   EXPECT_EQ(mixed.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(mixed.message(), HasSubstr(b + ": its rows have 1 columns"));
   EXPECT_EQ(ErrorOf({a}, {"", {"only"}}).code(), absl::StatusCode::kInvalidArgument);
+}
+
+// ---- files that were joined, and folders named by keys
+
+TEST_F(DataInspectionTest, AHeaderThatStandsAgainIsNoRow) {
+  std::string text = ShopLog() + ShopLog();
+  const Json figures = Inspect({Write("joined.csv", text)});
+  EXPECT_EQ(figures.at("rows"), 80);
+  EXPECT_EQ(figures.at("malformed_rows"), 0);
+  EXPECT_EQ(figures.at("repeated_headers"), 1);
+  EXPECT_EQ(Column(figures, "user").at("type"), "integer");
+}
+
+TEST_F(DataInspectionTest, KeysOfFoldersAreColumns) {
+  for (const char* day : {"t/day=2026-11-20", "t/day=2026-11-21"}) {
+    std::filesystem::create_directories(folder_.path() + "/" + day);
+    Write(absl::StrCat(day, "/a.csv"), ShopLog());
+  }
+  const Json figures = Inspect({folder_.path() + "/t"});
+  EXPECT_EQ(figures.at("rows"), 80);
+  EXPECT_EQ(figures.at("malformed_rows"), 0);
+  const Json day = Column(figures, "day");
+  EXPECT_EQ(day.at("from_folder"), true);
+  EXPECT_EQ(day.at("rows"), 80);
+  EXPECT_EQ(day.at("distinct"), 2);
+  EXPECT_FALSE(Column(figures, "user").contains("from_folder"));
+}
+
+TEST_F(DataInspectionTest, ColumnsOfParquetThatNoFeatureReadsAreNamed) {
+  if (!RequireArrow("").ok()) GTEST_SKIP() << "no Arrow";
+  std::filesystem::create_directories(folder_.path() + "/day=7");
+  const std::string path = folder_.path() + "/day=7/a.parquet";
+  WriteTestParquet(path, {{"click", "int64", "[0, 1]"},
+                          {"m", "map", "[[[\"a\", 1]], []]"},
+                          {"cost", "decimal", "[\"1.50\", \"2.50\"]"},
+                          {"nested", "list of list of int64", "[[[1]], [[2]]]"},
+                          {"vector", "two of double", "[[0.5, 1], [2, 3]]"},
+                          {"ids", "list of double", "[[1, 2], [3]]"}});
+  const Json figures = Inspect({folder_.path()});
+  std::vector<std::string> left_out;
+  for (const Json& column : figures.at("left_out")) {
+    left_out.push_back(
+        absl::StrCat(std::string(column.at("name")), ": ", std::string(column.at("type"))));
+  }
+  EXPECT_THAT(left_out,
+              testing::ElementsAre("m: map", "cost: Decimal(precision=10, scale=2)",
+                                   "nested: list of lists of int64", "vector: list of float64"));
+  std::vector<std::string> names;
+  for (const Json& column : figures.at("columns")) names.push_back(column.at("name"));
+  EXPECT_THAT(names, testing::ElementsAre("click", "ids", "day"));
 }
 
 }  // namespace

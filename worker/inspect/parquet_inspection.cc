@@ -1,14 +1,17 @@
 #include "worker/inspect/parquet_inspection.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/arrow/parquet.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/disk/file_list.h"
+#include "worker/data/parquet_source.h"
 #include "worker/inspect/column_scan.h"
 
 namespace thermocline {
@@ -68,6 +71,11 @@ void AddCells(const ParquetColumn& column, const ParquetCells& cells, int64_t ro
   }
 }
 
+bool HasFraction(const ParquetValues& values) {
+  return std::any_of(values.reals.begin(), values.reals.end(),
+                     [](double value) { return value != std::trunc(value); });
+}
+
 }  // namespace
 
 bool IsParquet(const std::string& path, ObjectStore* store) {
@@ -88,7 +96,7 @@ absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files, Objec
   std::vector<std::unique_ptr<ParquetFile>> open;
   int64_t all_rows = 0;
   for (const std::string& path : files) {
-    ASSIGN_OR_RETURN(std::unique_ptr<ParquetFile> file, ParquetFile::Open(path, store));
+    ASSIGN_OR_RETURN(std::unique_ptr<ParquetFile> file, OpenParquet(path, store));
     if (!open.empty()) {
       RETURN_IF_ERROR(CheckSameColumns(path, files[0], file->columns(), open.front()->columns()));
     }
@@ -108,6 +116,7 @@ absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files, Objec
     scans.back().Count(options.counted);
   }
   ThreadPool threads(options.threads);
+  std::vector<uint8_t> has_fraction(read.size());  // In its lists.
   int64_t done = 0;
   std::vector<ParquetCells> cells;
   for (const auto& file : open) {
@@ -118,6 +127,7 @@ absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files, Objec
       if (rows == 0) break;
       threads.ParallelFor(static_cast<int64_t>(read.size()), [&](int64_t i, int) {
         AddCells(columns[read[i]], cells[i], rows, &scans[i]);
+        if (columns[read[i]].is_list && HasFraction(*cells[i].values)) has_fraction[i] = 1;
       });
       done += rows;
       if (on_inspected) on_inspected(done, static_cast<double>(done) / static_cast<double>(wanted));
@@ -130,8 +140,23 @@ absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files, Objec
   json["rows"] = done;
   json["complete"] = done == all_rows;
   json["malformed_rows"] = 0;
+  // Which the job can't read, or can make nothing of: a list of fractions is no list of ids.
+  Json& left_out = json["left_out"] = Json::array();
+  std::string last;
+  for (const ParquetColumn& column : columns) {
+    const bool is_known = column.kind != ParquetColumn::Kind::kUnsupported;
+    if (is_known || column.name == std::exchange(last, column.name)) continue;  // A map has two.
+    left_out.push_back({{"name", column.name}, {"type", column.type}});
+  }
   Json& figures = json["columns"] = Json::array();
-  for (const ColumnScan& scan : scans) figures.push_back(scan.Figures());
+  for (size_t i = 0; i < scans.size(); ++i) {
+    const ParquetColumn& column = columns[read[i]];
+    if (has_fraction[i] != 0) {
+      left_out.push_back({{"name", column.name}, {"type", column.type}});
+    } else {
+      figures.push_back(scans[i].Figures());
+    }
+  }
   return json;
 }
 

@@ -2,17 +2,20 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <limits>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/arrow/parquet.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/text.h"
 #include "common/disk/disk.h"
 #include "common/disk/npy.h"
 
@@ -148,6 +151,7 @@ class ParquetScores : public ScoreFile {
 
   absl::Status Append(const ScoredBatch& scored) override {
     const Batch& batch = *scored.batch;
+    RETURN_IF_ERROR(CheckTexts(scored));
     rows_.insert(rows_.end(), scored.rows.begin(), scored.rows.end());
     if (options_.has_labels)
       labels_.insert(labels_.end(), batch.labels.begin(), batch.labels.end());
@@ -163,6 +167,22 @@ class ParquetScores : public ScoreFile {
 
  private:
   static constexpr size_t kRowsOfGroup = 64 << 10;
+
+  // Readers refuse a file, or show other characters, where a text is not UTF-8.
+  absl::Status CheckTexts(const ScoredBatch& scored) const {
+    for (size_t c = 0; c < options_.columns.size(); ++c) {
+      const std::vector<std::string>& texts = scored.batch->carried[c];
+      const auto bad = std::find_if_not(texts.begin(), texts.end(),
+                                        [](const std::string& text) { return IsUtf8(text); });
+      if (bad == texts.end()) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "row ", scored.rows[bad - texts.begin()], " (counted from 0): --column ",
+          options_.columns[c], " is '", absl::CHexEscape(*bad),
+          "', which is not UTF-8, as texts of a Parquet file have to be; a .csv file takes it as "
+          "it is"));
+    }
+    return absl::OkStatus();
+  }
 
   absl::Status WriteGroup() {
     std::vector<ParquetOutput> columns;

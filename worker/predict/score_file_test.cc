@@ -130,6 +130,23 @@ TEST(ScoreFile, ParquetHasTheColumnsOfCsv) {
   EXPECT_EQ(cells[2].values->reals[cells[2].index(1)], Probability(-1.5f));
 }
 
+TEST(ScoreFile, ParquetRefusesTextsThatAreNotUtf8) {
+  if (!RequireArrow("").ok()) GTEST_SKIP() << "no Arrow";
+  const std::string folder = NewFolder("latin");
+  Scores scores;
+  scores.batch.carried[1][2] = "caf\xe9";
+  ScoreFileOptions options;
+  options.columns = {"user", "item"};
+  options.path = folder + "/s.csv";
+  EXPECT_TRUE((*ScoreFile::Create(options))->Append(scores.scored).ok());
+  options.path = folder + "/s.parquet";
+  const absl::Status status = (*ScoreFile::Create(options))->Append(scores.scored);
+  EXPECT_EQ(status, absl::InvalidArgumentError(
+                        "row 3 (counted from 0): --column item is 'caf\\xe9', which is not UTF-8, "
+                        "as texts of a Parquet file have to be; a .csv file takes it as it is"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+}
+
 TEST(ScoreFile, WhatIsNotFinishedIsRemoved) {
   const std::string folder = NewFolder("unfinished");
   for (const char* name : {"/s.csv", "/s.npy"}) {

@@ -189,6 +189,7 @@ absl::Status TrainPart(WorkerRun* run, WorkerProgress* progress, WorkerResult* r
   if (run->hot_and_cold != nullptr) return absl::OkStatus();
   const BatchReader::Progress read = run->pipeline->progress();
   result->bad_lines = read.bad_lines;
+  result->repeated_headers = read.repeated_headers;
   if (!read.first_bad_line.empty()) result->first_bad_line = read.first_bad_line;
   result->padding_ids = read.padding_ids;
   return absl::OkStatus();

@@ -79,7 +79,8 @@ struct WorkerResult {
   uint64_t bad_lines = 0;    // of what was read
   uint64_t padding_ids = 0;  // of what was trained on
   std::string first_bad_line;
-  double train_s = 0;  // first fetch to last acknowledgement
+  uint64_t repeated_headers = 0;  // In what was trained on; no bad lines.
+  double train_s = 0;             // first fetch to last acknowledgement
   double eval_s = 0;
   EvaluationResult evaluation;  // rank 0's, with the last step's model; else 0 samples
   Step evaluated_step = kNoStep;

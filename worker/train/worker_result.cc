@@ -50,6 +50,7 @@ std::string WorkerResultToJson(const WorkerResult& result) {
                          {"samples", result.samples},
                          {"new_samples", result.new_samples},
                          {"bad_lines", result.bad_lines},
+                         {"repeated_headers", result.repeated_headers},
                          {"padding_ids", result.padding_ids},
                          {"train_s", result.train_s},
                          {"uptime_s", result.stats.uptime_s()},
