@@ -348,8 +348,10 @@ class CheckpointTest(ProcessTest):
                 '--set=train.passes=4']
         refused = self.thermocline(*more)
         self.assertEqual(refused.returncode, 2)
-        other = ('the data are not those of checkpoint %s: %s has %d bytes as before, but others at '
-                 'its beginning and end' % (summary['checkpoints']['last'], path, os.path.getsize(path)))
+        other = ('the data are not those of checkpoint %s: %s is training file 3, in place of %s, and is '
+                 'another: it has %d bytes as before, but others at its beginning and end'
+                 % (summary['checkpoints']['last'], path, os.path.join(data, 'train_sparse.npy'),
+                    os.path.getsize(path)))
         self.assertIn(other, refused.stderr)
         self.assertIn('insist: --other-data', refused.stderr)
         insisted = self.thermocline(*more, '--other-data')
