@@ -64,7 +64,7 @@ TEST(RenderProgress, APhaseStandsInPlaceOfTheSteps) {
   // As far as the bytes read tell.
   progress.phase = PhaseProgress{"scoring", 46080, 51192, "rows", 9, /*is_total_estimated=*/true};
   EXPECT_EQ(RenderProgress(progress, std::nullopt),
-            "[=====================>  ]  90%  scoring  46,080 of about 51,000 rows  0:00 left");
+            "[=====================>  ]  90%  scoring  46,080 of about 51,000 rows  0:01 left");
   // Where the total is unknown: a pipe has no size, and a file of held-out rows isn't counted.
   progress.phase = PhaseProgress{"counting lines", 512, 0, "bytes", 5};
   EXPECT_EQ(RenderProgress(progress, absl::Seconds(30)), "counting lines  512 B");

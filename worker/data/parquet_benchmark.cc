@@ -66,14 +66,14 @@ void WriteRows(const std::string& path, int64_t rows) {
 void Open(const Job& job) {
   const Data data = DescribeData(job.data());
   CHECK(data.train().has_parquet());
-  const auto paths = ListFiles(data.train().path(0));
-  CHECK(paths.ok());
-  const auto first = ParquetFile::Open((*paths)[0]);
+  const auto found = FindFiles(job, data);
+  CHECK(found.ok());
+  const auto first = ParquetFile::Open(found->train[0]);
   CHECK(first.ok());
-  auto parser = ParquetParser::Make(job, data, (*paths)[0], (*first)->columns());
+  auto parser = ParquetParser::Make(job, data, found->train[0], (*first)->columns());
   CHECK(parser.ok());
   input->parser = std::make_shared<ParquetParser>(*std::move(parser));
-  auto files = OpenParquetFiles(*paths, nullptr, *input->parser);
+  auto files = OpenParquetFiles(*found, found->train, *input->parser);
   CHECK(files.ok());
   input->files = std::make_shared<ParquetFiles>(*std::move(files));
 }
