@@ -13,6 +13,7 @@
 #include "common/job/model_memory.h"
 #include "common/job/resolved_job.h"
 #include "common/math/table_memory.h"
+#include "deploy/plan/checkpoint_plan.h"
 #include "deploy/plan/feature_estimates.h"
 #include "deploy/plan/hot_rows_plan.h"
 
@@ -184,7 +185,7 @@ class Planner {
     table->rows = rows;
     table->memory_bytes = TableMemoryBytes(layout, rows / servers_) * servers_;
     const uint64_t stored_bytes = kRowKeyBytes + RowValueBytes(layout.row_floats());
-    table->checkpoint_bytes = rows * stored_bytes;
+    table->checkpoint_bytes = rows * CheckpointRowBytes(layout.row_floats());
     if (layout.memory_budget_bytes == 0) return;
     TableLayout unbounded = layout;
     unbounded.memory_budget_bytes = 0;
@@ -202,10 +203,12 @@ class Planner {
     const std::vector<const Feature*> features = EmbeddedFeatures(job_);
     double pulled = 0, pushed = 0;
     for (size_t f = 0; f < features.size(); ++f) {
-      const int dim = tables_.sparse[tables_.features[f].table_index].dim;
+      const TableLayout& layout = tables_.sparse[tables_.features[f].table_index];
       const double keys = DistinctIn(*features[f], figures_, samples);
-      pulled += keys * static_cast<double>(PulledKeyBytes(dim));
-      pushed += keys * static_cast<double>(PushedKeyBytes(dim));
+      pulled += keys * static_cast<double>(PulledKeyBytes(layout.dim));
+      pushed += keys * static_cast<double>(PushedKeyBytes(layout.dim));
+      changed_bytes_per_step_ +=
+          keys * static_cast<double>(workers_ * CheckpointRowBytes(layout.row_floats()));
     }
     plan_.pulled_bytes_per_step = static_cast<uint64_t>(pulled * workers_);
     plan_.pushed_bytes_per_step = static_cast<uint64_t>(pushed * workers_);
@@ -387,26 +390,18 @@ class Planner {
   }
 
   void AddDisk() {
-    uint64_t checkpoint = 0, spilled = 0;
+    CheckpointSizes sizes = {0, changed_bytes_per_step_, figures_ == nullptr ? 0 : Steps()};
+    uint64_t spilled = 0;
     for (const TablePlan& table : plan_.tables) {
-      checkpoint += table.checkpoint_bytes;
+      sizes.all_bytes += table.checkpoint_bytes;
       spilled += table.spilled_bytes;
     }
     for (const DenseTable& tensor : tables_.dense) {
-      checkpoint +=
-          tensor.num_blocks() * (kRowKeyBytes + RowValueBytes(tensor.layout.row_floats()));
+      const uint64_t bytes = tensor.num_blocks() * CheckpointRowBytes(tensor.layout.row_floats());
+      sizes.all_bytes += bytes;
+      sizes.changed_bytes_per_step += static_cast<double>(bytes);
     }
-    if (WritesCheckpoints(job_)) {
-      const CheckpointPolicy& policy = job_.checkpoint();
-      const bool makes_several = policy.every_steps() > 0 || job_.evaluate().keep_best();
-      // Those that are kept, the best, and the one that is being written.
-      const uint64_t count =
-          makes_several ? policy.keep() + 1 + (job_.evaluate().keep_best() ? 1 : 0) : 1;
-      Add(&plan_.disk,
-          count == 1 ? std::string("one checkpoint")
-                     : absl::StrCat(count, " checkpoints of all rows, at most"),
-          static_cast<double>(count * checkpoint));
-    }
+    if (WritesCheckpoints(job_)) plan_.disk.push_back(CheckpointPart(job_, sizes));
     if (job_.cluster().durability() != NONE) AddLog();
     AddAll(hot_.disk, &plan_.disk);
     Add(&plan_.disk, "rows in RocksDB, and as much again for a while", spilled);
@@ -418,11 +413,14 @@ class Planner {
       Add(&plan_.disk, "push logs (cluster.max_log_size)",
           static_cast<double>(servers_ * SizeOf(job_.cluster().max_log_size())));
     } else if (figures_ != nullptr) {
-      const double steps =
-          figures_->at("rows").get<double>() * job_.train().passes() / job_.train().batch_size();
       Add(&plan_.disk, "push logs of the whole job: without checkpoints they grow",
-          steps * static_cast<double>(plan_.pushed_bytes_per_step));
+          Steps() * static_cast<double>(plan_.pushed_bytes_per_step));
     }
+  }
+
+  // REQUIRES: there are figures.
+  double Steps() const {
+    return figures_->at("rows").get<double>() * job_.train().passes() / job_.train().batch_size();
   }
 
   const Job& job_;
@@ -430,8 +428,9 @@ class Planner {
   const JobTables tables_;
   const uint64_t servers_, workers_;
   const bool on_device_;
-  const double held_out_share_;  // Of the inspected rows; 0: other rows, or not known.
-  HotRowsPlan hot_;              // Of a job that counts hot rows; else nothing.
+  const double held_out_share_;        // Of the inspected rows; 0: other rows, or not known.
+  HotRowsPlan hot_;                    // Of a job that counts hot rows; else nothing.
+  double changed_bytes_per_step_ = 0;  // In a checkpoint; without dense parameters.
   JobPlan plan_;
 };
 
