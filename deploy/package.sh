@@ -7,7 +7,8 @@
 #
 #   bin/        a wrapper for each program: chooses the C library, and starts the program with the libraries here
 #   programs/   the programs
-#   lib/        their libraries; lib/libc/ the C library, for machines whose own is older or missing
+#   lib/        their libraries; lib/libc/ the C library, for machines whose own is older or missing. A link of each
+#               program's name leads to the loader, so that `top` shows the program
 #   jobs/       examples of job files
 #   python/     the picture of `bench`, and a loader of exported models for PyTorch
 #
@@ -28,7 +29,7 @@ out=${out:-$PWD/thermocline-$version-x86_64.tar.gz}
 folder=$(mktemp -d -t thermocline-package-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
 package=$folder/thermocline-$version
-mkdir -p "$package"/{bin,programs,lib/libc,jobs,python}
+mkdir -p "$package"/{bin,programs,lib/libc,lib/host,jobs,python}
 
 # What must fit the kernel's loader, and each other.
 libc='^(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libutil|libanl|libnss_[a-z]*)\.so\.'
@@ -46,6 +47,8 @@ strip --strip-unneeded "$package"/programs/* 2>/dev/null || true
 
 for program in "$built"/bin/*; do
   name=$(basename "$program")
+  ln -s /lib64/ld-linux-x86-64.so.2 "$package/lib/host/$name"
+  ln -s ld-linux-x86-64.so.2 "$package/lib/libc/$name"
   # The digest tells builds apart: hosts of a job compare the files that they start.
   digest=$(sha256sum "$package/programs/$name" | cut -d ' ' -f 1)
   cat >"$package/bin/$name" <<WRAPPER
@@ -54,12 +57,12 @@ for program in "$built"/bin/*; do
 self=\$(readlink -f "\$0")
 package=\${self%/bin/*}
 program=\$package/programs/$name
-loader=/lib64/ld-linux-x86-64.so.2
+loader=\$package/lib/host/$name
 libraries=\$package/lib
 # This machine's C library, unless it is too old: then the package's.
 if [ "\${THERMOCLINE_LIBC-}" = bundled ] || ! [ -x "\$loader" ] ||
   ! "\$loader" --library-path "\$libraries" --list "\$program" >/dev/null 2>&1; then
-  loader=\$package/lib/libc/ld-linux-x86-64.so.2
+  loader=\$package/lib/libc/$name
   libraries=\$package/lib/libc:\$libraries
 fi
 THERMOCLINE_PROGRAM=\$self exec "\$loader" --library-path "\$libraries" "\$program" "\$@"

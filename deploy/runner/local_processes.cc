@@ -7,13 +7,16 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "common/base/hash.h"
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
@@ -95,6 +98,19 @@ void AddTlsFlags(const TlsFiles& tls, std::vector<std::string>* command) {
   command->push_back(absl::StrCat("--tls_ca=", tls.ca));
 }
 
+// Whether the file begins as a script.
+absl::StatusOr<bool> ExtendByFile(const std::string& path, uint32_t* crc) {
+  std::ifstream file(path, std::ios::binary);
+  std::string block(1 << 20, '\0');
+  std::string begin;
+  while (file.read(block.data(), static_cast<std::streamsize>(block.size())), file.gcount() > 0) {
+    if (begin.empty()) begin = block.substr(0, 2);
+    *crc = ExtendCrc32c(*crc, block.data(), static_cast<size_t>(file.gcount()));
+  }
+  if (!file.eof()) return absl::UnavailableError(absl::StrCat("can't read ", path));
+  return begin == "#!";
+}
+
 }  // namespace
 
 Role CertificateRole(ProcessRole role) {
@@ -113,13 +129,13 @@ std::string ProcessFile(const RunDirectory& directory, absl::string_view name,
 absl::StatusOr<std::string> DigestOfPrograms(const JobPrograms& programs) {
   std::string digest = programs.build;
   for (const std::string& path : {programs.server, programs.worker}) {
-    std::ifstream file(path, std::ios::binary);
-    std::string block(1 << 20, '\0');
     uint32_t crc = 0;
-    while (file.read(block.data(), static_cast<std::streamsize>(block.size())), file.gcount() > 0) {
-      crc = ExtendCrc32c(crc, block.data(), static_cast<size_t>(file.gcount()));
+    ASSIGN_OR_RETURN(const bool is_script, ExtendByFile(path, &crc));
+    if (is_script) {  // The package's wrapper: what it starts lies beside it.
+      const std::filesystem::path wrapper(path);
+      const auto program = wrapper.parent_path().parent_path() / "programs" / wrapper.filename();
+      RETURN_IF_ERROR(ExtendByFile(program.string(), &crc).status());
     }
-    if (!file.eof()) return absl::UnavailableError(absl::StrCat("can't read ", path));
     absl::StrAppend(&digest, "-", absl::Hex(crc, absl::kZeroPad8));
   }
   return digest;
@@ -129,9 +145,17 @@ absl::Status RemoveServerData(const RunDirectory& directory) {
   PosixDisk disk;
   ASSIGN_OR_RETURN(const std::vector<std::string> names, disk.List(directory.path()));
   for (const std::string& name : names) {
-    if (absl::StartsWith(name, "server-") && absl::EndsWith(name, ".data")) {
-      RETURN_IF_ERROR(directory.Remove(name));
+    absl::string_view number = name;
+    uint32_t index = 0;
+    if (!absl::ConsumePrefix(&number, "server-") || !absl::ConsumeSuffix(&number, ".data") ||
+        !absl::SimpleAtoi(number, &index) || absl::StrCat(index) != number) {
+      continue;
     }
+    std::error_code error;
+    std::filesystem::remove_all(directory.File(name), error);
+    if (!error) continue;
+    return absl::UnavailableError(
+        absl::StrCat("can't remove ", directory.File(name), ": ", error.message()));
   }
   return absl::OkStatus();
 }

@@ -43,7 +43,8 @@ std::string ProcessFileName(absl::string_view name, absl::string_view extension)
 std::string ProcessFile(const RunDirectory& directory, absl::string_view name,
                         absl::string_view extension);
 
-// Removes the push logs and spilled rows of all servers in a folder.
+// Removes the push logs and spilled rows of all servers in a folder: server-N.data, and nothing
+// else.
 absl::Status RemoveServerData(const RunDirectory& directory);
 
 struct LocalProcessesOptions {

@@ -45,6 +45,23 @@ def train(root):
     return digest(root + '/tmp/run')
 
 
+def check_name(root):
+    """`top` shows the program, and not the loader of the C library."""
+    agent = subprocess.Popen(['/usr/sbin/chroot', root, '/opt/bin/thermocline', 'node', '--controller=127.0.0.1:1',
+                              '--dir=/tmp/agent'], env={'PATH': '/bin'}, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL)
+
+    def name():
+        with open('/proc/%d/comm' % agent.pid) as comm:
+            return comm.read().strip()
+    try:
+        hosts.wait_for(lambda: name() not in ('chroot', 'python3', 'sh'), 'the program behind its wrapper')
+        hosts.wait_for(lambda: name() == 'thermocline', 'the name of the program; it is ' + name(), 10)
+    finally:
+        agent.kill()
+        agent.wait()
+
+
 def digest(run_dir):
     with open(run_dir + '/summary.json') as summary:
         return json.load(summary)['model_digest']
@@ -81,6 +98,7 @@ def main():
         found, expected = train('/mnt/root'), train_here(programs, source, '/mnt/root/tmp/clicklog')
         if found != expected:
             raise AssertionError('the model has digest %s, and without the package %s' % (found, expected))
+        check_name('/mnt/root')
     except (AssertionError, RuntimeError) as error:
         print('%s\n0 passed, 1 failed' % error)
         return 1
