@@ -86,6 +86,9 @@ examples:
                     "what is left of its limits");
   command->add_flag("--other-data", flags->other_data,
                     "resumes although the data are not those of the checkpoint");
+  command->add_flag("--or-begin", flags->or_begin,
+                    "with --resume or --restarted, of an engine's first submission: begins the job "
+                    "where its run directory has no job file yet");
   AddValue(command, "--init-from", &flags->init_from, "PATH",
            "begins with the model of another run's checkpoint: its path, or the run's");
   AddValue(command, "--nodes", &flags->nodes, "N",

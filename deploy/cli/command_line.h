@@ -37,6 +37,7 @@ struct TrainFlags : JobFlags {
   std::string resume_from;
   bool restarted = false;
   bool other_data = false;
+  bool or_begin = false;
   std::string init_from;
   int64_t nodes = 0;   // 0: on this machine
   std::string listen;  // for nodes

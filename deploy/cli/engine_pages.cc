@@ -21,6 +21,10 @@ void AddSlurmFlags(CLI::App* command, SubmitFlags* flags) {
       ->allow_extra_args(false);
   AddValue(command, "--memory", &flags->memory, "SIZE",
            "Slurm: of each host; default: as `plan` finds, or all where rows are not known");
+  command->add_flag("--scan", flags->scan,
+                    "Slurm: reads the data first, as `plan --scan`, for the rows of the tables");
+  AddValue(command, "--figures", &flags->figures, "FILE",
+           "Slurm: what `inspect --json` has printed of the data, instead of --scan");
   AddValue(command, "--cores", &flags->cores, "N",
            "Slurm: of each host; default: the job's threads, or all where the job leaves them open")
       ->transform(WholeNumber(1, 4096));
@@ -47,7 +51,8 @@ examples:
   thermocline submit job.textproto --engine slurm --nodes 4 --run-dir /shared/runs/a --time 8:00:00
   thermocline submit job.textproto --engine ssh --hosts a1,a2,a3 --run-dir /shared/runs/b
   thermocline submit job.textproto --engine slurm --nodes 4 --write-only
-  thermocline submit --engine slurm --nodes 6 --resume --run-dir /shared/runs/a)");
+  thermocline submit --resume --run-dir /shared/runs/a --nodes 6
+  thermocline submit --run-dir /shared/runs/a    # again, one that was stopped before it began)");
   AddJobFlags(command, flags.get(), true, "that all hosts see; default: runs/NAME-TIME");
   AddValue(command, "--engine", &flags->engine, "ENGINE", "slurm or ssh");
   AddValue(command, "--nodes", &flags->nodes, "N", "on how many hosts; ssh: default all of --hosts")
@@ -57,13 +62,15 @@ examples:
       ->allow_extra_args(false);
   AddValue(command, "--controller", &flags->controller, "HOST",
            "ssh: the one of --hosts that the controller runs on; default: this machine");
-  command->add_flag("--resume", flags->resume, "goes on with the run in --run-dir");
+  command->add_flag("--resume", flags->resume,
+                    "goes on with the run in --run-dir, with the flags of its last submission "
+                    "unless others are given");
   command->add_flag("--write-only", flags->write_only, "writes the script, and starts nothing");
   command->add_flag("--detach", flags->detach, "does not wait for the job");
   AddSlurmFlags(command, flags.get());
   AddValue(command, "--port", &flags->port, "PORT",
            "of the controller; default: slurm 20000 and the last four digits of the job's number, "
-           "ssh 20700")
+           "ssh a free one from 20000 to 32000")
       ->transform(WholeNumber(1, 65535));
   AddValue(command, "--node-dir", &flags->node_dir, "DIR",
            "of agents, on each host's own disk; default: one in /tmp");

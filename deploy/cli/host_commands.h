@@ -14,7 +14,7 @@ namespace thermocline {
 // An empty text means that its flag was not given.
 
 struct NodeFlags {
-  std::string controller, name, dir, address;
+  std::string controller, run_dir, name, dir, address;
   std::vector<std::string> roles;
   std::string bin_dir;
   int64_t controller_timeout_s = 0;  // 0: none
@@ -43,9 +43,11 @@ struct SubmitFlags : JobFlags {
   std::string controller;  // one of --hosts; "": this machine
   bool resume = false, write_only = false, detach = false;
   std::string partition, account, time;
-  int64_t notice_s = 300;
+  int64_t notice_s = 0;  // 0: the default
   std::vector<std::string> sbatch;
   std::string memory;
+  std::string figures;
+  bool scan = false;
   int64_t cores = 0;  // 0: as the job needs
   int64_t gpus = -1;  // -1: as the job needs
   int64_t port = 0;   // 0: the engine's default

@@ -42,6 +42,8 @@ examples:
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::IsMember({"server", "worker"}));
+  AddValue(command, "--run-dir", &flags->run_dir, "DIR",
+           "of the job that the agent is for: it leaves a controller of another run");
   AddValue(command, "--address", &flags->address, "ADDRESS",
            "of this host for the other hosts; default: that of the way to the controller");
   AddValue(command, "--bin-dir", &flags->bin_dir, "DIR",

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "common/disk/file_list.h"
@@ -74,20 +75,53 @@ bool IsGood(const TlsFiles& files, const Identity& identity, absl::Time now) {
   return texts.ok() && IdentityOf(texts->certificate) == identity;
 }
 
+// Its key may be the only one there is: it gives way to no other.
+absl::Status CheckIsOf(const CertificateAuthority& authority, const std::string& folder,
+                       const Job& job) {
+  if (authority.job() == job.name()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(folder, " holds the certificate authority of job '", authority.job(),
+                   "', and this job is '", job.name(), "': move that folder away"));
+}
+
+// Those that a start of this run has made, by name.
+absl::Status RemoveCertificates(const RunDirectory& directory) {
+  std::vector<std::string> names = {"ca.key", "ca.pem"};
+  for (const Role role :
+       {Role::kController, Role::kServer, Role::kWorker, Role::kReader, Role::kNode}) {
+    for (const char* extension : {".key", ".pem"}) {
+      names.push_back(absl::StrCat(RoleName(role), extension));
+    }
+  }
+  for (const std::string& name : names) {
+    RETURN_IF_ERROR(directory.Remove(absl::StrCat(kCertificates, "/", name)));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status MakeCertificates(const RunDirectory& directory, Job* job) {
   if (!job->cluster().tls().automatic()) return absl::OkStatus();
   std::vector<std::string> hosts = {"localhost", "127.0.0.1", "::1"};
   if (!IsLoopbackHost(job->cluster().listen_host())) hosts.push_back(job->cluster().listen_host());
-  RETURN_IF_ERROR(directory.Remove(kCertificates));
-  ASSIGN_OR_RETURN(const CertificateAuthority authority, CertificateAuthority::Create(job->name()));
   const std::string folder = AbsolutePath(directory.File(kCertificates));
-  RETURN_IF_ERROR(WriteCertificates(
-      authority, folder, {Role::kController, Role::kServer, Role::kWorker, Role::kReader}, hosts,
-      kCertificateLifetime));
+  const std::vector<Role> roles = {Role::kController, Role::kServer, Role::kWorker, Role::kReader};
   job->mutable_cluster()->mutable_tls()->set_directory(folder);
-  return absl::OkStatus();
+  // An authority's key is there where the job ran over several hosts, or where its user has put it:
+  // it may be the only one there is.
+  const auto kept = LoadAuthority(folder);
+  if (kept.ok()) {
+    RETURN_IF_ERROR(CheckIsOf(*kept, folder, *job));
+    for (const Role role : roles) {
+      RETURN_IF_ERROR(WriteNew(*kept, role, hosts, absl::Now(), TlsFilesIn(folder, role)));
+    }
+    return absl::OkStatus();
+  }
+  if (!absl::IsNotFound(kept.status())) return kept.status();
+  RETURN_IF_ERROR(RemoveCertificates(directory));
+  ASSIGN_OR_RETURN(const CertificateAuthority authority, CertificateAuthority::Create(job->name()));
+  return WriteCertificates(authority, folder, roles, hosts, kCertificateLifetime);
 }
 
 // The key of the authority stays, since agents that wait for another controller have been given its
@@ -98,10 +132,10 @@ absl::Status MakeJoinCertificates(const RunDirectory& directory, const std::stri
   const std::string folder = AbsolutePath(directory.File(kCertificates));
   job->mutable_cluster()->mutable_tls()->set_directory(folder);
   absl::StatusOr<CertificateAuthority> authority = LoadAuthority(folder);
+  if (authority.ok()) RETURN_IF_ERROR(CheckIsOf(*authority, folder, *job));
   if (absl::IsNotFound(authority.status()) ||
-      (authority.ok() &&
-       (authority->job() != job->name() || EndOf(*authority) < now + kLeastValidity))) {
-    RETURN_IF_ERROR(directory.Remove(kCertificates));
+      (authority.ok() && EndOf(*authority) < now + kLeastValidity)) {
+    RETURN_IF_ERROR(RemoveCertificates(directory));
     authority = CertificateAuthority::Create(job->name(), kAuthorityLifetime, now);
     RETURN_IF_ERROR(authority.status());
     RETURN_IF_ERROR(WriteCertificates(*authority, folder, {}, {}, kCertificateLifetime,

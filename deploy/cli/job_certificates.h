@@ -13,15 +13,16 @@
 namespace thermocline {
 
 // Where cluster.tls.automatic asks for them: makes new certificates for the job's processes on this
-// machine, in RUN_DIR/certificates, in place of those of an earlier start. The authority's key is
-// not kept. Errors: kUnavailable (names the file).
+// machine, in RUN_DIR/certificates, in place of those of an earlier start. Their authority's key is
+// not kept; one that is there already signs them. Errors: kUnavailable (names the file),
+// kFailedPrecondition (the authority there is another job's).
 absl::Status MakeCertificates(const RunDirectory& directory, Job* job);
 
 // The same for a job over several hosts: there for agents and readers, and, where `listen`
 // (host:port) is not empty, for a controller on this machine. Its servers and workers get theirs
 // from the controller, which finds the authority's key (ca.key) there. What is there already, but
 // for the controller's, stays as long as it is the job's and valid for kLeastValidity more.
-// Also kInvalidArgument.
+// Errors: also kInvalidArgument.
 inline constexpr absl::Duration kLeastValidity = absl::Hours(24 * 90);
 absl::Status MakeJoinCertificates(const RunDirectory& directory, const std::string& listen,
                                   Job* job, absl::Time now = absl::Now());

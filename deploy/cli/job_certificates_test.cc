@@ -20,6 +20,7 @@ class JoinCertificatesTest : public testing::Test {
   JoinCertificatesTest() : directory_(MakeDirectory()) {
     job_.set_name("j");
     job_.mutable_cluster()->mutable_tls()->set_automatic(true);
+    job_.mutable_cluster()->set_listen_host("127.0.0.1");
   }
 
   static RunDirectory MakeDirectory() {
@@ -75,12 +76,27 @@ TEST_F(JoinCertificatesTest, ANewAuthorityComesBeforeTheOldExpires) {
   ExpectGood(Role::kNode, later + kLeastValidity);
 }
 
-TEST_F(JoinCertificatesTest, AnotherJobHasItsOwn) {
-  auto first = Make(begin_);
+TEST_F(JoinCertificatesTest, TheAuthorityOfAnotherJobIsNotReplaced) {
+  const auto first = Make(begin_);
   job_.set_name("k");
-  EXPECT_NE(Make(begin_)["ca.pem"], first["ca.pem"]);
-  ExpectGood(Role::kNode, begin_);
-  ExpectGood(Role::kReader, begin_);
+  EXPECT_EQ(MakeJoinCertificates(directory_, "", &job_, begin_).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(MakeCertificates(directory_, &job_).code(), absl::StatusCode::kFailedPrecondition);
+  job_.set_name("j");
+  EXPECT_EQ(Make(begin_), first);
+}
+
+TEST_F(JoinCertificatesTest, AStartOnOneHostReplacesItsOwnFilesAlone) {
+  ASSERT_EQ(MakeCertificates(directory_, &job_), absl::OkStatus());
+  std::ofstream(Folder() + "/thesis.txt") << "precious";
+  ASSERT_EQ(MakeCertificates(directory_, &job_), absl::OkStatus());
+  ExpectGood(Role::kServer, begin_);
+  EXPECT_TRUE(std::filesystem::exists(Folder() + "/thesis.txt"));
+  // The key of an authority stays, and signs.
+  auto joined = Make(begin_);
+  ASSERT_EQ(MakeCertificates(directory_, &job_), absl::OkStatus());
+  EXPECT_EQ(Make(begin_)["ca.key"], joined["ca.key"]);
+  ExpectGood(Role::kServer, begin_);
 }
 
 TEST_F(JoinCertificatesTest, OneThatIsGoneIsMadeAgain) {

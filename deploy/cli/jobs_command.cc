@@ -130,10 +130,18 @@ void MakeCheckpoint(const Target& target, absl::Duration timeout, SignalWatch* s
   std::fflush(stdout);
 }
 
-// kDeadlineExceeded, kCancelled: it has not ended.
+// kDeadlineExceeded, kCancelled: it has not ended. kUnavailable: nothing tells whether it has
+// begun.
 absl::Status Stop(const Target& target, absl::Duration timeout, SignalWatch* signals) {
   using What = EngineState::What;
-  ASSIGN_OR_RETURN(EngineState state, target.State());
+  const auto asked = target.State();
+  if (!asked.ok()) {
+    RETURN_IF_ERROR(AskToStop(target.run_dir));
+    return absl::UnavailableError(
+        absl::StrCat(asked.status().message(), "; the job is asked to stop (", target.run_dir,
+                     "/stop.request): it does not start again, and ends where it runs"));
+  }
+  EngineState state = *asked;
   if (state.what == What::kEnded) {
     return absl::FailedPreconditionError(
         absl::StrCat("no job runs in ", target.run_dir, ": ", state.text));
@@ -149,9 +157,11 @@ absl::Status Stop(const Target& target, absl::Duration timeout, SignalWatch* sig
     if (watch.Elapsed() >= ask_at || runs != ran) {
       ask_at = watch.Elapsed() + kEnginePeriod;
       RETURN_IF_ERROR(AskToStop(target.run_dir));
-      ASSIGN_OR_RETURN(state, target.State());
-      if (state.what == What::kEnded && !runs) return absl::OkStatus();
-      if (state.what == What::kWaiting) RETURN_IF_ERROR(Cancel(*target.job));
+      const auto now = target.State();
+      // Where no engine answers, the lock has shown that it ran.
+      if (!runs && (!now.ok() || now->what == What::kEnded)) return absl::OkStatus();
+      if (now.ok()) state = *now;
+      if (now.ok() && state.what == What::kWaiting) RETURN_IF_ERROR(Cancel(*target.job));
     }
     signals->Drain();
     if (signals->stop_requests() > 0)

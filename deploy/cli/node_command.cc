@@ -12,6 +12,7 @@ int RunNodeCommand(const NodeFlags& flags) {
   SignalWatch signals;  // before anything starts a thread
   NodeOptions options;
   options.controller = flags.controller;
+  options.run_dir = flags.run_dir;
   options.name = flags.name;
   options.address = flags.address;
   options.dir = flags.dir;

@@ -34,6 +34,9 @@ namespace {
 // How long to wait for the processes of a killed launcher to die: one may be in the middle of a
 // write.
 constexpr absl::Duration kLockPatience = absl::Seconds(10);
+// How long a file system may take to answer at the start of a controller, on a host that has just
+// come up.
+constexpr absl::Duration kReadPatience = absl::Seconds(60);
 
 // Loads the job of flags.job or, if that is empty, of the file `default_path`, changed by the
 // flags, then by `more_overrides`, and without the fields `more_cleared`.
@@ -101,8 +104,10 @@ absl::Status KeepInit(const ResumePoint& point, const RunDirectory& directory, J
   const std::string file = directory.File("job.textproto");
   if (point.base.has_value()) {
     before = point.base->job();
-  } else if (std::filesystem::exists(file)) {
-    ASSIGN_OR_RETURN(before, LoadJob(file, {}));
+  } else {
+    absl::StatusOr<Job> found = LoadJob(file, {});
+    if (!found.ok() && !absl::IsNotFound(found.status())) return found.status();
+    if (found.ok()) before = *std::move(found);
   }
   if (!job->init_from().empty() && job->init_from() != before.init_from()) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -181,6 +186,38 @@ absl::StatusOr<std::string> CheckpointToResume(const std::string& wanted,
   return path.name;
 }
 
+// Whether the flags go on with a run, or begin one.
+absl::StatusOr<bool> Resumes(const TrainFlags& flags) {
+  const bool resumes = flags.resume || flags.restarted || !flags.resume_from.empty();
+  if (!flags.or_begin) return resumes;
+  if (!resumes || !flags.resume_from.empty() || flags.job.empty() || flags.run_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "--or-begin belongs to JOB, --run-dir and --resume or --restarted");
+  }
+  return HasBegun(flags.run_dir, kReadPatience);
+}
+
+absl::StatusOr<RunDirectory> DirectoryOf(const TrainFlags& flags, const Job& job, bool resumes) {
+  if (resumes) return RunDirectory::Open(flags.run_dir);
+  // It has been made before: one that is not there is on a file system that is not there.
+  if (flags.or_begin) return RunDirectory::OpenUnused(flags.run_dir);
+  return RunDirectory::Create(flags.run_dir, job.name(), absl::Now(), job.readers());
+}
+
+// A run that begins, in a folder of checkpoints that is locked.
+absl::Status BeginCheckpoints(const TrainFlags& flags, const CheckpointStore& store,
+                              RunSetup* setup) {
+  const absl::Status unused = CheckUnused(store);
+  if (unused.ok() || !flags.or_begin) return unused;
+  // A start before may have ended between HISTORY and the job file.
+  const auto list = store.List();
+  if (!list.ok() || !list->empty()) return unused;
+  const auto next = FindNextGeneration(store, setup->job.name(), "");
+  if (!next.ok()) return unused;
+  setup->options.start = next->start;
+  return absl::OkStatus();
+}
+
 // Where the checkpoint refuses the job because of one flag, names that first.
 absl::StatusOr<ResumePoint> FindPointOf(const TrainFlags& flags, const CheckpointStore& store,
                                         const RunSetup& setup, const std::string& name) {
@@ -225,7 +262,7 @@ absl::Status SetUpCheckpoints(const TrainFlags& flags, bool resumes, ByteScan* s
   RETURN_IF_ERROR(store.Prepare());
   ASSIGN_OR_RETURN(RunLock lock, TakeLock(store.directory()));
   setup->locks.push_back(std::move(lock));
-  if (!resumes) return CheckUnused(store);
+  if (!resumes) return BeginCheckpoints(flags, store, setup);
   setup->options.is_resumed = true;
   JobOptions& options = setup->options;
   ASSIGN_OR_RETURN(const std::string name,
@@ -299,7 +336,7 @@ absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) 
     return absl::InvalidArgumentError(
         "--restarted goes on where the job was, and --resume-from elsewhere");
   }
-  const bool resumes = flags.resume || flags.restarted || !flags.resume_from.empty();
+  ASSIGN_OR_RETURN(const bool resumes, Resumes(flags));
   if (flags.other_data && !resumes) {
     return absl::InvalidArgumentError("--other-data is for --resume: a new run takes any data");
   }
@@ -312,15 +349,12 @@ absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) 
   if (!resumes) RETURN_IF_ERROR(FindInit(&job, &options.notices));
   ASSIGN_OR_RETURN(options.programs, FindProgramsOf(flags));
   RETURN_IF_ERROR(SetUpHosts(flags, job, &options));
-  ASSIGN_OR_RETURN(
-      RunDirectory directory,
-      resumes ? RunDirectory::Open(flags.run_dir)
-              : RunDirectory::Create(flags.run_dir, job.name(), absl::Now(), job.readers()));
+  ASSIGN_OR_RETURN(RunDirectory directory, DirectoryOf(flags, job, resumes));
   MakeFilesFor(job.readers());
   RunSetup setup = {std::move(job), std::move(options), std::move(directory), {}, std::nullopt};
   ASSIGN_OR_RETURN(RunLock lock, TakeLock(setup.directory.path()));
   setup.locks.push_back(std::move(lock));
-  if (flags.restarted) {
+  if (flags.restarted && resumes) {
     ASSIGN_OR_RETURN(setup.outcome, FindOutcome(setup));
     if (setup.outcome.has_value()) return setup;
   }

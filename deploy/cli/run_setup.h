@@ -27,7 +27,8 @@ struct RunSetup {
 
 // A run that begins, or with --resume or --resume-from one that goes on in its run directory. With
 // --restarted (an engine has started the controller again) it goes on unless it has ended, with the
-// budgets that are left; a user who resumes it wants more of it, and begins with full ones.
+// budgets that are left; a user who resumes it wants more of it, and begins with full ones. With
+// --or-begin it begins, if it has not yet: nothing of another run is removed or gone on with.
 // --resume-from best reads every byte of the newest checkpoint with `scan`. Errors: bad usage, a
 // bad job file, folders that can't be used so; those of scan->on_progress.
 absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan);

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "absl/cleanup/cleanup.h"
@@ -20,9 +22,11 @@
 #include "common/job/resolved_job.h"
 #include "common/net/tls_files.h"
 #include "deploy/cli/console.h"
+#include "deploy/cli/data_figures.h"
 #include "deploy/cli/host_commands.h"
 #include "deploy/cli/job_certificates.h"
 #include "deploy/cli/run_setup.h"
+#include "deploy/cli/submit_flags.h"
 #include "deploy/engines/engine.h"
 #include "deploy/engines/scripts.h"
 #include "deploy/plan/job_plan.h"
@@ -37,10 +41,13 @@ namespace thermocline {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
 
 constexpr absl::Duration kLogPeriod = absl::Milliseconds(300);
+constexpr int64_t kNoticeSeconds = 300;  // The default of --notice.
 
 struct Prepared {
+  std::string engine;
   Submission submission;
   SlurmRequest slurm;
   SshRequest ssh;
@@ -64,6 +71,18 @@ absl::Status CheckFree(const std::string& run_dir) {
   if (!state.ok() || state->what == EngineState::What::kEnded) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "job ", before->id, " of ", before->engine, " already runs in ", run_dir, ": ", state->text));
+}
+
+// For --resume.
+absl::Status CheckBegun(const std::string& run_dir) {
+  if (run_dir.empty()) {
+    return absl::InvalidArgumentError("--resume needs --run-dir, the folder of the run");
+  }
+  ASSIGN_OR_RETURN(const bool has_begun, HasBegun(run_dir, absl::ZeroDuration()));
+  if (has_begun) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(
+      "--resume: ", run_dir, " has no job.textproto, so that no run has begun there; without ",
+      "--resume, and with JOB, submit begins one"));
 }
 
 // The copy of the job file, and what changes it on the command line.
@@ -102,8 +121,11 @@ absl::Status CheckNodeCertificate(const Job& job) {
 }
 
 absl::StatusOr<HostNeeds> NeedsOf(const SubmitFlags& flags, const Job& job, uint32_t hosts,
+                                  const std::optional<Json>& figures,
                                   std::vector<std::string>* notices) {
-  ASSIGN_OR_RETURN(const JobPlan plan, PlanJob(job, PlanInputs(), ThisMachine("runs")));
+  PlanInputs inputs;
+  if (figures.has_value()) inputs.figures = &*figures;
+  ASSIGN_OR_RETURN(const JobPlan plan, PlanOf(job, inputs, ThisMachine("runs")));
   HostNeeds needs = NeedsOfHost(job, plan, hosts);
   if (!flags.memory.empty()) {
     const auto memory = ParseByteSize(flags.memory);
@@ -113,8 +135,7 @@ absl::StatusOr<HostNeeds> NeedsOf(const SubmitFlags& flags, const Job& job, uint
   } else if (needs.memory_bytes == 0 && flags.engine == "slurm") {
     notices->push_back(
         "asking for all memory of each host: how many rows the tables will have is not known "
-        "before (--memory SIZE "
-        "asks for less)");
+        "before (--scan or --figures tell; --memory SIZE asks for less)");
   }
   if (flags.cores > 0) needs.cores = static_cast<uint32_t>(flags.cores);
   if (flags.gpus >= 0) needs.gpus = static_cast<uint32_t>(flags.gpus);
@@ -148,10 +169,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
 
 absl::StatusOr<RunDirectory> OpenRunDirectory(const SubmitFlags& flags, const Job& job) {
   const std::string path = AbsolutePath(flags.run_dir);
-  if (flags.resume && path.empty()) {
-    return absl::InvalidArgumentError("--resume needs --run-dir, the folder of the run");
-  }
-  if (!path.empty() && fs::exists(path)) RETURN_IF_ERROR(CheckFree(path));
+  if (!path.empty()) RETURN_IF_ERROR(CheckFree(path));
   ASSIGN_OR_RETURN(RunDirectory made,
                    flags.resume
                        ? RunDirectory::Open(path)
@@ -160,11 +178,14 @@ absl::StatusOr<RunDirectory> OpenRunDirectory(const SubmitFlags& flags, const Jo
   return RunDirectory::Open(AbsolutePath(made.path()));
 }
 
-absl::StatusOr<Prepared> Prepare(SubmitFlags flags) {
+absl::StatusOr<Prepared> Prepare(SubmitFlags flags, SignalWatch* signals) {
+  if (flags.resume) RETURN_IF_ERROR(CheckBegun(flags.run_dir));
+  RETURN_IF_ERROR(TakeKeptFlags(&flags));
   ASSIGN_OR_RETURN(const uint32_t hosts, NumHosts(flags));
-  if (flags.job.empty() && flags.resume && !flags.run_dir.empty())
-    flags.job = flags.run_dir + "/job.textproto";
+  if (flags.resume && flags.job.empty()) flags.job = flags.run_dir + "/job.textproto";
   ASSIGN_OR_RETURN(Job job, LoadJobOf(flags));
+  SubmitFlags kept = flags;
+  kept.node_dir = AbsolutePath(flags.node_dir);
   // Its ports are reached from other machines: closed, unless its user says otherwise.
   if (!job.cluster().insecure() && !job.cluster().has_tls()) {
     flags.set.emplace_back("cluster.tls.automatic=true");
@@ -176,6 +197,7 @@ absl::StatusOr<Prepared> Prepare(SubmitFlags flags) {
   submission.job_name = job.name();
   submission.hosts = hosts;
   submission.resumable = WritesCheckpoints(job);
+  submission.resumes = flags.resume;
   if (!submission.resumable) {
     notices.push_back(
         "the job writes no checkpoints (checkpoint.none): after a loss of a host, or at the "
@@ -186,13 +208,16 @@ absl::StatusOr<Prepared> Prepare(SubmitFlags flags) {
         "job ends (checkpoint.max_rollbacks)");
   }
   submission.port = static_cast<uint32_t>(flags.port);
-  submission.node_dir = flags.node_dir;
+  submission.node_dir = AbsolutePath(flags.node_dir);
   submission.folder = fs::current_path().string();
-  ASSIGN_OR_RETURN(submission.needs, NeedsOf(flags, job, hosts, &notices));
+  ASSIGN_OR_RETURN(const auto figures, FiguresOf(job, {flags.figures, flags.scan, flags.bin_dir},
+                                                 STDOUT_FILENO, signals));
+  ASSIGN_OR_RETURN(submission.needs, NeedsOf(flags, job, hosts, figures, &notices));
   std::error_code error;
   submission.program = flags.program.empty() ? ThisProgram() : flags.program;
   SlurmRequest slurm{flags.partition, flags.account, flags.time,
-                     static_cast<uint32_t>(flags.notice_s), flags.sbatch};
+                     static_cast<uint32_t>(flags.notice_s > 0 ? flags.notice_s : kNoticeSeconds),
+                     flags.sbatch};
   SshRequest ssh{flags.hosts, flags.controller};
   if (flags.engine == "ssh") RETURN_IF_ERROR(CheckSsh(submission, ssh));
   ASSIGN_OR_RETURN(RunDirectory directory, OpenRunDirectory(flags, job));
@@ -205,22 +230,27 @@ absl::StatusOr<Prepared> Prepare(SubmitFlags flags) {
   fs::create_directories(SubmitFolder(directory.path()), error);
   RETURN_IF_ERROR(directory.Write("submit/job.textproto", job_text));
   submission.train_flags = TrainFlagsOf(flags, directory.File("submit/job.textproto"));
-  return Prepared{std::move(submission), std::move(slurm), std::move(ssh), std::move(directory),
-                  std::move(notices)};
+  if (figures.has_value()) {
+    kept.figures = directory.File("submit/figures.json");
+    RETURN_IF_ERROR(directory.Write("submit/figures.json", figures->dump() + "\n"));
+  }
+  RETURN_IF_ERROR(KeepFlags(kept, directory));
+  return Prepared{flags.engine,   std::move(submission), std::move(slurm),
+                  std::move(ssh), std::move(directory),  std::move(notices)};
 }
 
-absl::StatusOr<EngineJob> Submit(const SubmitFlags& flags, const Prepared& prepared) {
+absl::StatusOr<EngineJob> Submit(const Prepared& prepared) {
   const Submission& submission = prepared.submission;
   EngineJob job;
-  job.engine = flags.engine;
+  job.engine = prepared.engine;
   job.job = submission.job_name;
   job.host = HostName();
   job.hosts = submission.hosts;
   job.run_dir = submission.run_dir;
   WithdrawStop(submission.run_dir);
-  if (flags.engine == "slurm") {
+  if (job.engine == "slurm") {
     ASSIGN_OR_RETURN(job.id, SubmitToSlurm(prepared.File("batch.sh"), submission.hosts,
-                                           prepared.slurm.partition));
+                                           submission.needs, prepared.slurm.partition));
   } else {
     RETURN_IF_ERROR(
         CheckSshHosts(prepared.ssh.hosts, submission.program, prepared.File("batch.sh")));
@@ -313,11 +343,11 @@ int Follow(const EngineJob& job, uint64_t log_begin, SignalWatch* signals) {
 
 int RunSubmit(const SubmitFlags& flags) {
   SignalWatch signals;  // before anything starts a thread
-  const auto prepared = Prepare(flags);
+  const auto prepared = Prepare(flags, &signals);
   if (!prepared.ok()) return Complain(prepared.status().message(), kExitUsage);
   const std::string script = prepared->File("batch.sh");
   const absl::Status written = prepared->directory.Write(
-      "submit/batch.sh", flags.engine == "slurm"
+      "submit/batch.sh", prepared->engine == "slurm"
                              ? SlurmScript(prepared->submission, prepared->slurm)
                              : SshScript(prepared->submission, prepared->ssh));
   if (!written.ok()) return Complain(written.message(), kExitFailed);
@@ -326,14 +356,14 @@ int RunSubmit(const SubmitFlags& flags) {
   for (const std::string& notice : prepared->notices) std::printf("%s\n", notice.c_str());
   if (flags.write_only) {
     std::printf("written: %s\nto run it: %s%s\n", script.c_str(),
-                flags.engine == "slurm" ? "sbatch " : "setsid bash ", script.c_str());
+                prepared->engine == "slurm" ? "sbatch " : "setsid bash ", script.c_str());
     return kExitDone;
   }
   const uint64_t log_begin = [&] {
     const auto size = fs::file_size(prepared->File("batch.log"), error);
     return error ? 0 : size;
   }();
-  const auto job = Submit(flags, *prepared);
+  const auto job = Submit(*prepared);
   if (!job.ok()) return Complain(job.status().message(), kExitFailed);
   const absl::Status remembered = RememberRunDirectory(job->run_dir);
   if (!remembered.ok())

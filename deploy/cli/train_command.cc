@@ -16,6 +16,7 @@
 #include "deploy/cli/hot_rows.h"
 #include "deploy/cli/run_setup.h"
 #include "deploy/engines/engine.h"
+#include "deploy/engines/scripts.h"
 #include "deploy/plan/job_plan.h"
 #include "deploy/plan/machine.h"
 #include "deploy/runner/summary.h"
@@ -97,7 +98,10 @@ int RunTrain(const TrainFlags& flags) {
     ByteScan scan = ScanOnConsole(STDOUT_FILENO, &signals);
     return SetUpTraining(flags, &scan);
   }();
-  if (!setup.ok()) return ComplainAboutSetup(setup.status());
+  if (!setup.ok()) {
+    const int code = ComplainAboutSetup(setup.status());
+    return flags.restarted && RunLock::IsHeld(flags.run_dir) ? kExitInUse : code;
+  }
   if (setup->outcome.has_value()) return ReportOutcome(*setup);
   std::string warning;
   if (setup->options.num_hosts == 0) {  // Else this machine takes no process of the job.

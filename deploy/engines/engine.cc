@@ -1,6 +1,7 @@
 #include "deploy/engines/engine.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -21,7 +22,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/base/timing.h"
 #include "deploy/engines/scripts.h"
 #include "deploy/runner/run_directory.h"
 
@@ -31,6 +34,8 @@ namespace thermocline {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int kWordsAttempts = 100;
 
 // Starts a program with standard output and error at `out_fd`, no input, and no signal blocked.
 // Errors: as RunCommand.
@@ -101,41 +106,79 @@ std::string ListFile() {
   return absl::StrCat(home == nullptr ? "" : home, "/.local/state/thermocline/jobs");
 }
 
-EngineState StateOfScript(const EngineJob& job) {
-  using What = EngineState::What;
+// The process of a job's script on this host; 0: there is none. After a boot, its number may be
+// another's.
+pid_t ScriptOf(const EngineJob& job) {
   pid_t pid = 0;
-  if (job.host == HostName()) {
-    const bool is_number = absl::SimpleAtoi(job.id, &pid) && pid > 0;
-    // A child that has ended is there until its parent has asked how.
-    if (is_number) waitpid(pid, nullptr, WNOHANG);
-    const bool runs = is_number && (kill(pid, 0) == 0 || errno == EPERM);
-    return {runs ? What::kRunning : What::kEnded, runs ? "running" : "ended"};
+  if (job.host != HostName() || !absl::SimpleAtoi(job.id, &pid) || pid <= 0) return 0;
+  // A child that has ended is there until its parent has asked how.
+  waitpid(pid, nullptr, WNOHANG);
+  std::string shell, script;
+  // One that has only just been started has no words for a moment.
+  for (int attempt = 0; attempt < kWordsAttempts; ++attempt) {
+    std::ifstream words(absl::StrCat("/proc/", pid, "/cmdline"));
+    std::getline(words, shell, '\0');
+    std::getline(words, script, '\0');
+    if (!shell.empty() || (kill(pid, 0) != 0 && errno == ESRCH)) break;
+    absl::SleepFor(absl::Milliseconds(1));
   }
-  const bool runs = RunLock::IsHeld(job.run_dir);
-  return {runs ? What::kRunning : What::kEnded,
-          runs ? "running" : "ended, as far as its lock shows"};
+  std::error_code error;
+  const bool is_it =
+      std::filesystem::equivalent(script, SubmitFolder(job.run_dir) + "/batch.sh", error);
+  return is_it ? pid : 0;
+}
+
+EngineState StateOfScript(const EngineJob& job) {
+  if (ScriptOf(job) != 0) return {EngineState::What::kRunning, "running"};
+  return {EngineState::What::kEnded,
+          job.host == HostName() ? "ended" : "ended, as far as its lock shows"};
+}
+
+absl::StatusOr<EngineState> StateInSlurm(const EngineJob& job) {
+  ASSIGN_OR_RETURN(const CommandOutput shown, Slurm({"scontrol", "show", "job", "-o", job.id}));
+  if (shown.exit_code != 0 && !absl::StrContains(shown.text, "Invalid job id")) {
+    return absl::UnavailableError(absl::StrCat("Slurm does not answer: ", Trimmed(shown.text)));
+  }
+  return ParseSlurmState(shown.text);
 }
 
 }  // namespace
 
-absl::StatusOr<CommandOutput> RunCommand(const std::vector<std::string>& command) {
+absl::StatusOr<CommandOutput> RunCommand(const std::vector<std::string>& command,
+                                         absl::Duration timeout) {
+  const Stopwatch watch;
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return absl::UnavailableError(absl::StrCat("can't make a pipe: ", std::strerror(errno)));
   }
   const absl::Cleanup close_end = [&] { close(ends[0]); };
-  const auto pid = Spawn(command, ends[1], /*own_session=*/false);
+  const bool may_end_it = timeout < absl::InfiniteDuration();
+  const auto pid = Spawn(command, ends[1], /*own_session=*/may_end_it);
   close(ends[1]);
   if (!pid.ok()) return pid.status();
   CommandOutput output;
   char buffer[4096];
+  bool is_late = false;
   while (true) {
+    if (may_end_it) {
+      pollfd end = {ends[0], POLLIN, 0};
+      const absl::Duration left = timeout - watch.Elapsed();
+      is_late = left <= absl::ZeroDuration();
+      if (is_late) break;
+      if (poll(&end, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1) <= 0) continue;
+    }
     const ssize_t n = read(ends[0], buffer, sizeof(buffer));
     if (n == 0 || (n < 0 && errno != EINTR)) break;
     if (n > 0) output.text.append(buffer, static_cast<size_t>(n));
   }
+  if (is_late) kill(-*pid, SIGKILL);
   int status = 0;
   while (waitpid(*pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (is_late) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(command[0], " had not ended after ", absl::FormatDuration(timeout),
+                     output.text.empty() ? "" : ", and had said: ", Trimmed(output.text)));
   }
   output.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return output;
@@ -167,9 +210,10 @@ absl::StatusOr<EngineJob> ReadEngineJob(const std::string& run_dir) {
 }
 
 std::string ResumeCommand(const EngineJob& job) {
-  return absl::StrCat(
-      "thermocline submit --resume --run-dir ", ShellWord(job.run_dir), " --engine ", job.engine,
-      job.engine == "ssh" ? " --hosts HOST,..." : absl::StrCat(" --nodes ", job.hosts));
+  // Where that can't be told, --resume says why.
+  const bool has_begun = HasBegun(job.run_dir, absl::ZeroDuration()).value_or(true);
+  return absl::StrCat("thermocline submit ", has_begun ? "--resume " : "", "--run-dir ",
+                      ShellWord(job.run_dir));
 }
 
 std::vector<std::string> KnownRunDirectories() {
@@ -223,31 +267,47 @@ EngineState ParseSlurmState(absl::string_view text) {
 }
 
 absl::StatusOr<EngineState> AskEngine(const EngineJob& job) {
-  if (job.engine != "slurm") return StateOfScript(job);
-  ASSIGN_OR_RETURN(const CommandOutput shown, Slurm({"scontrol", "show", "job", "-o", job.id}));
-  if (shown.exit_code != 0 && !absl::StrContains(shown.text, "Invalid job id")) {
-    return absl::UnavailableError(absl::StrCat("Slurm does not answer: ", Trimmed(shown.text)));
-  }
-  return ParseSlurmState(shown.text);
+  using What = EngineState::What;
+  auto state = job.engine == "slurm" ? StateInSlurm(job) : StateOfScript(job);
+  if (state.ok() && state->what != What::kEnded) return state;
+  if (!RunLock::IsHeld(job.run_dir)) return state;
+  return EngineState{What::kRunning, state.ok()
+                                         ? "running, without its script"
+                                         : absl::StrCat("running; ", state.status().message())};
 }
 
 absl::StatusOr<std::string> SubmitToSlurm(const std::string& script, uint32_t hosts,
-                                          const std::string& partition) {
-  std::vector<std::string> count = {"sinfo", "--noheader", "--format=%D"};
+                                          const HostNeeds& needs, const std::string& partition) {
+  std::vector<std::string> count = {"sinfo", "--noheader", "--exact", "--format=%D %c %m"};
   if (!partition.empty()) count.push_back("--partition=" + partition);
   ASSIGN_OR_RETURN(const CommandOutput counted, Slurm(count));
   if (counted.exit_code != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("Slurm does not answer: ", Trimmed(counted.text)));
   }
-  uint64_t there = 0, more = 0;
+  uint64_t there = 0, fit = 0;
   for (const absl::string_view line : absl::StrSplit(counted.text, '\n')) {
-    if (absl::SimpleAtoi(line, &more)) there += more;
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    uint64_t more = 0, cores = 0, mib = 0;
+    if (words.empty() || !absl::SimpleAtoi(words[0], &more)) continue;
+    there += more;
+    // What Slurm does not say of them is no reason to refuse.
+    const bool has_cores =
+        words.size() < 2 || !absl::SimpleAtoi(words[1], &cores) || cores >= needs.cores;
+    const bool has_memory =
+        words.size() < 3 || !absl::SimpleAtoi(words[2], &mib) || mib >= needs.memory_bytes >> 20;
+    if (has_cores && has_memory) fit += more;
   }
+  const std::string where = partition.empty() ? "" : " in partition " + partition;
   if (there < hosts) {
     return absl::FailedPreconditionError(
-        absl::StrCat("too few hosts: --nodes is ", hosts, ", and Slurm has ", there,
-                     partition.empty() ? "" : " in partition " + partition));
+        absl::StrCat("too few hosts: --nodes is ", hosts, ", and Slurm has ", there, where));
+  }
+  if (fit < hosts) {  // Slurm would let the job wait for ever.
+    return absl::FailedPreconditionError(
+        absl::StrCat("too few hosts: the job asks for ", needs.cores, " cores and ",
+                     needs.memory_bytes >> 20, " MiB on each of ", hosts, " hosts, and of Slurm's ",
+                     there, where, " ", fit, " have that (--cores, --memory, more --nodes)"));
   }
   ASSIGN_OR_RETURN(const CommandOutput submitted, Slurm({"sbatch", "--parsable", script}));
   if (submitted.exit_code != 0) {
@@ -273,14 +333,19 @@ absl::StatusOr<std::string> StartScript(const std::string& script, const std::st
 }
 
 absl::Status CheckSshHosts(const std::vector<std::string>& hosts, const std::string& program,
-                           const std::string& probe) {
+                           const std::string& probe, absl::Duration timeout) {
   std::vector<std::string> errors;
   const std::string look =
       absl::StrCat("test -x ", ShellWord(program), " && echo program; test -e ", ShellWord(probe),
                    " && echo run_dir; true");
   for (const std::string& host : hosts) {
-    const auto answer =
-        RunCommand({"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", host, look});
+    const auto answer = RunCommand(
+        {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", host, look}, timeout);
+    if (absl::IsDeadlineExceeded(answer.status())) {
+      errors.push_back(
+          absl::StrCat(host, ": its login shell does not end: ", answer.status().message()));
+      continue;
+    }
     if (!answer.ok()) return NameThePackage(answer.status(), "ssh", "openssh-client");
     const std::vector<std::string> lines = absl::StrSplit(answer->text, '\n');
     const auto has = [&](const char* line) {
@@ -305,11 +370,11 @@ absl::Status Cancel(const EngineJob& job) {
     if (canceled.exit_code == 0) return absl::OkStatus();
     return absl::UnavailableError(absl::StrCat("scancel ", job.id, ": ", Trimmed(canceled.text)));
   }
-  pid_t pid = 0;
-  if (job.host != HostName() || !absl::SimpleAtoi(job.id, &pid) || pid <= 0) {
+  if (job.host != HostName()) {
     return absl::FailedPreconditionError(absl::StrCat("its script runs on host ", job.host));
   }
-  if (kill(-pid, SIGTERM) == 0 || errno == ESRCH) return absl::OkStatus();
+  const pid_t pid = ScriptOf(job);
+  if (pid == 0 || kill(-pid, SIGTERM) == 0 || errno == ESRCH) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("kill ", pid, ": ", std::strerror(errno)));
 }
 

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "deploy/engines/scripts.h"
 #include "deploy/runner/run_directory.h"
 
 namespace thermocline {
@@ -52,6 +53,10 @@ TEST_F(EngineTest, ACommandSaysHowItEnded) {
   EXPECT_EQ(done->text, "out\nerr\n");
   EXPECT_EQ(RunCommand({"sh", "-c", "kill -TERM $$"})->exit_code, 128 + SIGTERM);
   EXPECT_EQ(RunCommand({"no-such-program"}).status().code(), absl::StatusCode::kNotFound);
+  const auto late =
+      RunCommand({"sh", "-c", "echo begun; sleep 1000"}, absl::Milliseconds(100)).status();
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(RunCommand({"sh", "-c", "echo out"}, absl::Seconds(60))->text, "out\n");
 }
 
 TEST_F(EngineTest, AnyCommandFindsASubmission) {
@@ -87,21 +92,30 @@ TEST(SlurmStateTest, IsWhatScontrolSays) {
 }
 
 TEST_F(EngineTest, SlurmMayHaveTooFewHostsOrRefuse) {
-  Fake("sinfo", "echo 2; echo 1");
+  // Of nodes, cores and MiB.
+  Fake("sinfo", "echo 2 4 4000; echo 1 64 4000");
   Fake("sbatch", "echo 'a warning' >&2; echo '12;here'");
-  EXPECT_EQ(SubmitToSlurm("s", 3, "").value_or(""), "12");
-  const absl::Status few = SubmitToSlurm("s", 4, "long").status();
+  EXPECT_EQ(SubmitToSlurm("s", 3, {uint64_t{4000} << 20, 4, 0}, "").value_or(""), "12");
+  EXPECT_EQ(SubmitToSlurm("s", 1, {0, 64, 0}, "").value_or(""), "12");
+  const absl::Status small = SubmitToSlurm("s", 2, {uint64_t{3000} << 20, 64, 0}, "").status();
+  EXPECT_EQ(small.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(
+      std::string(small.message()),
+      HasSubstr("asks for 64 cores and 3000 MiB on each of 2 hosts, and of Slurm's 3 1 have"));
+  EXPECT_EQ(SubmitToSlurm("s", 1, {uint64_t{4001} << 20, 1, 0}, "").status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  const absl::Status few = SubmitToSlurm("s", 4, {}, "long").status();
   EXPECT_EQ(few.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(few.message(), "too few hosts: --nodes is 4, and Slurm has 3 in partition long");
   Fake("sbatch", "echo 'sbatch: error: invalid account' >&2; exit 1");
-  const absl::Status refused = SubmitToSlurm("s", 3, "").status();
+  const absl::Status refused = SubmitToSlurm("s", 3, {}, "").status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("invalid account"));
 }
 
 TEST_F(EngineTest, AnEngineThatIsNotThereIsNamed) {
   setenv("PATH", (folder_ + "/bin").c_str(), 1);
-  absl::Status none = SubmitToSlurm("s", 1, "").status();
+  absl::Status none = SubmitToSlurm("s", 1, {}, "").status();
   EXPECT_EQ(none.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(none.message()), HasSubstr("Debian's package slurm-client"));
   EXPECT_EQ(AskEngine(SlurmJob()).status().code(), absl::StatusCode::kNotFound);
@@ -133,33 +147,61 @@ TEST_F(EngineTest, SshHostsAreLookedAtBefore) {
           ": --run-dir must be on a file system that all hosts share"));
 }
 
+TEST_F(EngineTest, ALoginShellThatHangsIsNamed) {
+  Fake("ssh", "sleep 1000");
+  const absl::Status hangs = CheckSshHosts({"a", "b"}, "p", "f", absl::Milliseconds(50));
+  EXPECT_EQ(hangs.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(hangs.message()), HasSubstr("\nb: its login shell does not end"));
+}
+
 TEST_F(EngineTest, AScriptRunsUntilItIsCanceled) {
-  std::ofstream(folder_ + "/script") << "while :; do sleep 0.02; done\n";
-  const auto id = StartScript(folder_ + "/script", folder_ + "/log");
+  const std::string script = SubmitFolder(folder_ + "/run") + "/batch.sh";
+  std::ofstream(script) << "while :; do sleep 0.02; done\n";
+  const auto id = StartScript(script, folder_ + "/log");
   ASSERT_TRUE(id.ok()) << id.status();
   EngineJob job = {"ssh", *id, HostName(), "j", 1, folder_ + "/run"};
   EXPECT_EQ(AskEngine(job)->what, What::kRunning);
   EXPECT_EQ(Cancel(job), absl::OkStatus());
   // Also of a child of this process, which is there until its parent looks.
   while (AskEngine(job)->what == What::kRunning) absl::SleepFor(absl::Milliseconds(5));
-  // On another host only the run directory's lock shows it.
-  job.host = "another";
+  // After a boot the number may be another's.
+  job.id = absl::StrCat(getpid());
   EXPECT_EQ(AskEngine(job)->what, What::kEnded);
-  const auto lock = RunLock::Take(job.run_dir, absl::ZeroDuration());
-  EXPECT_EQ(AskEngine(job)->what, What::kRunning);
+  EXPECT_EQ(Cancel(job), absl::OkStatus());
+  // A controller that has lost its script still runs; so it is on another host.
+  for (const std::string& host : {HostName(), std::string("another")}) {
+    job.host = host;
+    EXPECT_EQ(AskEngine(job)->what, What::kEnded);
+    const auto lock = RunLock::Take(job.run_dir, absl::ZeroDuration());
+    EXPECT_EQ(AskEngine(job)->what, What::kRunning);
+  }
   EXPECT_EQ(Cancel(job).code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST(ResumeCommandTest, IsOfTheEngine) {
+TEST_F(EngineTest, TheLockTellsWhatSlurmDoesNot) {
+  Fake("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1");
+  EXPECT_EQ(AskEngine(SlurmJob()).status().code(), absl::StatusCode::kUnavailable);
+  {
+    const auto lock = RunLock::Take(folder_ + "/run", absl::ZeroDuration());
+    EXPECT_EQ(AskEngine(SlurmJob())->what, What::kRunning);
+    Fake("scontrol", "echo JobState=FAILED");
+    EXPECT_EQ(AskEngine(SlurmJob())->what, What::kRunning);
+    Fake("scontrol", "echo JobState=PENDING");
+    EXPECT_EQ(AskEngine(SlurmJob())->what, What::kWaiting);
+  }
+  Fake("scontrol", "echo JobState=FAILED");
+  EXPECT_EQ(AskEngine(SlurmJob())->what, What::kEnded);
+}
+
+TEST_F(EngineTest, AJobThatNeverBeganIsSubmittedAgainAndNotResumed) {
+  const std::string run_dir = folder_ + "/a b";
+  fs::create_directories(run_dir);
   EngineJob job;
-  job.engine = "slurm";
-  job.run_dir = "/runs/a b";
-  job.hosts = 3;
+  job.run_dir = run_dir;
+  EXPECT_EQ(ResumeCommand(job), absl::StrCat("thermocline submit --run-dir '", run_dir, "'"));
+  std::ofstream(run_dir + "/job.textproto") << "name: 'j'";
   EXPECT_EQ(ResumeCommand(job),
-            "thermocline submit --resume --run-dir '/runs/a b' --engine slurm --nodes 3");
-  job.engine = "ssh";
-  EXPECT_EQ(ResumeCommand(job),
-            "thermocline submit --resume --run-dir '/runs/a b' --engine ssh --hosts HOST,...");
+            absl::StrCat("thermocline submit --resume --run-dir '", run_dir, "'"));
 }
 
 }  // namespace

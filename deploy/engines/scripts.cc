@@ -55,20 +55,14 @@ fi
 
 // `train` runs in the background as process $controller_pid, and `wait_for_it` returns when it has
 // ended, with its exit code in `code`. Signals that come meanwhile are handled by traps, and
-// interrupt `wait` alone.
+// interrupt `wait` alone. Whether there is a run to go on with is for `train` to find out: the
+// script removes no file.
 constexpr char kController[] = R"sh(
 starts=${SLURM_RESTART_COUNT:-0}
 start_controller() {
-  local resume=()
-  if [[ ! -e $run_dir/job.textproto ]]; then
-    # An earlier start ended before there was anything to go on with.
-    find "$run_dir" -mindepth 1 -maxdepth 1 ! -name submit ! -name lock ! -name certificates -exec rm -rf {} +
-  elif ((starts == 0)); then
-    resume=(--resume)  # The user wants more of it.
-  else
-    resume=(--restarted)
-  fi
-  $TRAIN "${resume[@]}" &
+  local how=--restarted
+  ((starts > 0)) || how=--resume  # The user wants more of it, if there is some.
+  $TRAIN $how$OR_BEGIN &
   controller_pid=$!
   ((starts += 1))
 }
@@ -79,6 +73,29 @@ wait_for_it() {
   local last=$?
   ((last == 127)) || code=$last
 }
+is_stopped() { [[ -e $run_dir/stop.request ]]; }
+)sh";
+
+// A controller that was killed takes its agents' processes with it; it goes on from the last
+// checkpoint.
+constexpr char kRestarts[] =
+    R"sh(# Codes of `train`: a signal killed it; $IN_USE: a controller of this run still runs. 255 is of ssh, and says
+# nothing of the controller there. One that runs is waited for: the next start says how it has ended.
+restarts=0
+while [[ -z ${early-} ]] && ! is_stopped; do
+  if ((code == $IN_USE || code == 255)); then
+    ((code == ${before:-0})) || say "the controller may still run (exit code $code); looking again every 15 s"
+    before=$code
+    sleep 15
+  elif ((code > 128 && restarts < 3)); then
+    say "the controller was killed (exit code $code); starting it again"
+    ((restarts += 1))
+  else
+    break
+  fi
+  start_controller
+  wait_for_it
+done
 )sh";
 
 constexpr char kSlurmAddress[] = R"sh(
@@ -92,24 +109,39 @@ constexpr char kSlurmAgents[] = R"sh(
 # One agent a host, started again when it was killed. Slurm keeps a job (--no-kill) that has lost the host of
 # this script, and so its controller. An agent without a controller ends after a while, and its host then looks
 # whether that is so. Slurm's SIGTERM reaches all of the job's processes; agents leave it to the controller, which
-# writes a checkpoint and ends them.
+# writes a checkpoint and ends them. Where an administrator takes out the host of this script, Slurm kills the
+# script, and ends the job at once as one that has failed by that: the others learn it by the SIGTERM. (Slurm has
+# then taken a host out of it, and says when.)
 agent='
 script_host=$1
 log=$2
 shift 2
-trap "" TERM
-until "$@"; do
+lost() {
+  echo "host $script_host is lost, and the script of the job with it: $LOST" >>"$log"
+  $LOST
+}
+ended() {
+  case " $(scontrol show job -o "$SLURM_JOB_ID") " in
+    *" ExitCode=0:9 "*" ResizeTime="[0-9]*) lost ;;
+  esac
+}
+trap ended TERM
+serve() {
+  (trap "" TERM; exec "$@") &
+  local code
+  while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
+  return "$code"
+}
+until serve "$@"; do
   hosts=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%N)
-  if [[ -n $hosts ]] && ! scontrol show hostnames "$hosts" | grep -qxF "$script_host"; then
-    echo "host $script_host is lost, and the script of the job with it: $LOST" >>"$log"
-    $LOST
-  fi
+  [[ -z $hosts ]] || scontrol show hostnames "$hosts" | grep -qxF "$script_host" || lost
   sleep 5
 done'
 keep_agent() {  # HOST
   until srun --no-kill --kill-on-bad-exit=0 --overlap --nodes=1 --ntasks=1 --nodelist="$1" $CPUS\
     bash -c "$agent" agent "$SLURMD_NODENAME" "$run_dir/submit/batch.log"\
-    "$program" node --controller="$controller" --name="$1" --dir="$node_dir" --controller-timeout=60$NODE_FLAGS; do
+    "$program" node --controller="$controller" --run-dir="$run_dir" --name="$1" --dir="$node_dir"\
+    --controller-timeout=60$NODE_FLAGS; do
     sleep 5
   done
 }
@@ -126,7 +158,7 @@ early=
 requeued=
 requeue() {
   # What the user ended (thermocline stop, scancel) stays so.
-  [[ -z $requeued && ! -e $run_dir/stop.request ]] || return
+  [[ -z $requeued ]] && ! is_stopped || return
   requeued=1
   say "back into the queue"
   scontrol requeue "$SLURM_JOB_ID"
@@ -146,22 +178,21 @@ trap 'end_early TERM' TERM
 
 start_controller
 wait_for_it
-# A controller that was killed takes its agents' processes with it; it goes on from the last checkpoint.
-for ((restarts = 0; restarts < 3 && code > 128; restarts++)); do
-  [[ -z $early ]] || break
-  say "the controller was killed (exit code $code); starting it again"
-  start_controller
-  wait_for_it
-done
-if [[ $early == USR1 && $code != 0 ]]; then requeue; fi
-exit "$code"
-)sh";
+$RESTARTSif [[ $early == USR1 && $code != 0 ]]; then requeue; fi
+$END)sh";
 
 // Without checkpoints there is nothing to go on with.
 constexpr char kSlurmEndOnce[] = R"sh(
 trap 'kill -TERM "$controller_pid" 2>/dev/null' TERM
 start_controller
 wait_for_it
+$END)sh";
+
+// Slurm shows a job as it has ended: what its user has stopped has neither failed nor completed.
+constexpr char kSlurmExit[] = R"sh(if ((code != 0)) && is_stopped; then
+  trap '' TERM
+  scancel "$SLURM_JOB_ID"
+fi
 exit "$code"
 )sh";
 
@@ -171,8 +202,8 @@ ssh=(ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15)
 # is left on a host when this script has ended does not look for its controller for ever.
 keep_agent() {  # HOST NAME
   local command
-  printf -v command '%q ' "$program" node --controller="$controller" --name="$2" --dir="$node_dir"\
-    --controller-timeout=60$NODE_FLAGS
+  printf -v command '%q ' "$program" node --controller="$controller" --run-dir="$run_dir" --name="$2"\
+    --dir="$node_dir" --controller-timeout=60$NODE_FLAGS
   until "${ssh[@]}" "$1" "exec $command" </dev/null; do sleep 5; done
 }
 )sh";
@@ -192,22 +223,42 @@ kill -TERM -- -$$ 2>/dev/null
 exit "$code"
 )sh";
 
-constexpr char kSshRestarts[] =
-    R"sh(# A controller that was killed takes its agents' processes with it; it goes on from the last checkpoint.
-for ((restarts = 0; restarts < 3 && code > 128; restarts++)); do
-  say "the controller was killed (exit code $code); starting it again"
-  start_controller
-  wait_for_it
-done
-)sh";
-
 // The same for every start of a run, and another for other runs on the same hosts. (FNV-1a)
-std::string NodeDirectory(const Submission& submission) {
-  if (!submission.node_dir.empty()) return submission.node_dir;
+uint32_t HashOfRun(const Submission& submission) {
   uint32_t hash = 2166136261u;
   for (const char c : submission.run_dir) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;
+  return hash;
+}
+
+std::string NodeDirectory(const Submission& submission) {
+  if (!submission.node_dir.empty()) return submission.node_dir;
   return absl::StrCat("/tmp/thermocline-", PlainName(submission.job_name), "-",
-                      absl::Hex(hash, absl::kZeroPad8));
+                      absl::Hex(HashOfRun(submission), absl::kZeroPad8));
+}
+
+std::string Restarts(const Submission& submission) {
+  return submission.resumable
+             ? absl::StrReplaceAll(kRestarts, {{"$IN_USE", absl::StrCat(kExitInUse)}})
+             : "";
+}
+
+// Sets `port` and `controller`: the port is the same at each start of a run, unless another program
+// has it. `host`: where the controller runs; "": here.
+std::string PortLines(const Submission& submission, const std::string& host) {
+  std::string port = absl::StrCat(submission.port);
+  if (submission.port == 0) {
+    const std::string look = absl::StrCat(
+        "for ((port = ", 20000 + HashOfRun(submission) % 10000, "; port < 32000; port++)); ",
+        "do (exec 3<>\"/dev/tcp/$1/$port\") 2>/dev/null || break; done; ", "echo \"port $port\"");
+    const std::string there = absl::StrCat("bash -c ", ShellWord(look), " look ");
+    port = absl::StrCat("$(",
+                        host.empty() ? there
+                                     : absl::StrCat("timeout 60 \"${ssh[@]}\" ", ShellWord(host),
+                                                    " ", ShellWord(there)),
+                        "\"$address\" </dev/null |\n  sed -n 's/^port //p')");
+  }
+  return absl::StrCat("port=", port, "\n[[ $address != *:* ]] || address=[$address]\n",
+                      "controller=$address:$port\n");
 }
 
 std::string Begin(const Submission& submission) {
@@ -216,6 +267,11 @@ std::string Begin(const Submission& submission) {
                                       {"$PROGRAM", ShellWord(submission.program)},
                                       {"$RUN_DIR", ShellWord(submission.run_dir)},
                                       {"$NODE_DIR", ShellWord(node_dir)}});
+}
+
+std::string Controller(const Submission& submission, const std::string& train) {
+  return absl::StrReplaceAll(
+      kController, {{"$TRAIN", train}, {"$OR_BEGIN", submission.resumes ? "" : " --or-begin"}});
 }
 
 std::string TrainCommand(const Submission& submission) {
@@ -304,7 +360,7 @@ std::string SlurmScript(const Submission& submission, const SlurmRequest& reques
       submission.port > 0 ? absl::StrCat(submission.port) : "$((20000 + SLURM_JOB_ID % 10000))";
   absl::StrAppend(
       &text, Begin(submission), absl::StrReplaceAll(kSlurmAddress, {{"$PORT", port}}),
-      absl::StrReplaceAll(kController, {{"$TRAIN", TrainCommand(submission)}}),
+      Controller(submission, TrainCommand(submission)),
       absl::StrReplaceAll(
           kSlurmAgents,
           {{"$CPUS", needs.cores > 0 ? absl::StrCat("--cpus-per-task=", needs.cores, " ") : ""},
@@ -312,7 +368,9 @@ std::string SlurmScript(const Submission& submission, const SlurmRequest& reques
             submission.resumable ? "scontrol requeue $SLURM_JOB_ID" : "scancel $SLURM_JOB_ID"},
            {"$NODE_FLAGS", NodeFlags(submission)}}),
       absl::StrReplaceAll(submission.resumable ? kSlurmEnd : kSlurmEndOnce,
-                          {{"$NOTICE", absl::StrCat(request.notice_s)}}));
+                          {{"$NOTICE", absl::StrCat(request.notice_s)},
+                           {"$RESTARTS", Restarts(submission)},
+                           {"$END", kSlurmExit}}));
   return text;
 }
 
@@ -346,7 +404,6 @@ absl::Status CheckSsh(const Submission& submission, const SshRequest& request) {
 }
 
 std::string SshScript(const Submission& submission, const SshRequest& request) {
-  const uint32_t port = submission.port > 0 ? submission.port : 20700;
   // sshd says from where to where a connection goes.
   const bool is_here = request.controller.empty();
   const std::string seen_from = is_here ? request.hosts[0] : request.controller;
@@ -354,10 +411,13 @@ std::string SshScript(const Submission& submission, const SshRequest& request) {
       absl::StrCat("\n# Where agents find the controller: ",
                    is_here ? "the address that the first host sees of this machine"
                            : "the address at which this machine reaches that host",
-                   ".\naddress=$(\"${ssh[@]}\" ", ShellWord(seen_from),
-                   " 'echo \"$SSH_CONNECTION\"' </dev/null | cut -d ' ' -f ", is_here ? 1 : 3,
-                   ")\n[[ -n $address ]] || { say \"ssh ", seen_from,
-                   " does not work\"; exit 1; }\ncontroller=$address:", port, "\n");
+                   ". What else a login shell prints is left out.\n",
+                   "address=$(timeout 60 \"${ssh[@]}\" ", ShellWord(seen_from),
+                   " 'echo \"connection $SSH_CONNECTION\"' </dev/null |\n  awk '$1 == "
+                   "\"connection\" { address = $",
+                   is_here ? 2 : 4, " } END { print address }')\n",
+                   "[[ -n $address ]] || { say \"ssh ", seen_from, " does not work\"; exit 1; }\n",
+                   PortLines(submission, is_here ? "" : request.controller));
   std::string train = TrainCommand(submission);
   std::string remote;
   if (!is_here) {
@@ -376,8 +436,8 @@ std::string SshScript(const Submission& submission, const SshRequest& request) {
       " hosts over ssh, written by `thermocline submit`. To run it again: setsid bash THIS_FILE\n",
       Begin(submission), "hosts=(", ShellWords(request.hosts), ")\n",
       absl::StrReplaceAll(kSshAgents, {{"$NODE_FLAGS", NodeFlags(submission)}}), address, remote,
-      absl::StrReplaceAll(kController, {{"$TRAIN", train}}),
-      absl::StrReplaceAll(kSshEnd, {{"$RESTARTS", submission.resumable ? kSshRestarts : ""}}));
+      Controller(submission, train),
+      absl::StrReplaceAll(kSshEnd, {{"$RESTARTS", Restarts(submission)}}));
 }
 
 }  // namespace thermocline

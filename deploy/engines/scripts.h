@@ -29,6 +29,10 @@ struct HostNeeds {
 // where the device is CUDA. `job` is resolved.
 HostNeeds NeedsOfHost(const Job& job, const JobPlan& plan, uint32_t hosts);
 
+// Exit code of `train --restarted`: another controller holds the run, so that how it ends is not
+// known yet.
+inline constexpr int kExitInUse = 75;
+
 struct Submission {
   std::string job_name;
   std::string program;                   // thermocline; where hosts have it.
@@ -38,8 +42,9 @@ struct Submission {
   std::string run_dir;                   // Absolute; all hosts see it.
   std::string node_dir;                  // On each host's own disk; "": one of this run in /tmp.
   uint32_t hosts = 1;
-  uint32_t port = 0;      // Of the controller; 0: one by the number of the job.
+  uint32_t port = 0;      // Of the controller; 0: by the number of Slurm's job, or a free one.
   bool resumable = true;  // The job writes checkpoints.
+  bool resumes = false;   // It goes on with a run: where there is none, it does not begin.
   HostNeeds needs;
 };
 

@@ -2,11 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -76,7 +79,7 @@ node_dir=/tmp/thermocline-my_job-647f1e71
 )"));
   EXPECT_THAT(script,
               HasSubstr("\"$program\" train /runs/r/submit/job.textproto --set seed=7 --nodes 3 "
-                        "--listen \"$controller\" --run-dir \"$run_dir\" \"${resume[@]}\" &\n"));
+                        "--listen \"$controller\" --run-dir \"$run_dir\" $how --or-begin &\n"));
 }
 
 TEST(SlurmScriptTest, TakesWholeHostsWhereNothingIsKnown) {
@@ -186,11 +189,15 @@ class ScriptTest : public testing::Test {
           echo "$@" >>"$FAKES/trains.new" && cp "$FAKES/trains.new" "$FAKES/t" && mv "$FAKES/t" "$FAKES/trains"
           touch "$FAKES/run/job.textproto"
           if [[ -e $FAKES/killed ]]; then rm "$FAKES/killed"; kill -KILL $$; fi
+          if [[ -s $FAKES/codes ]]; then
+            code=$(head -n 1 "$FAKES/codes"); sed -i 1d "$FAKES/codes"; exit "$code"
+          fi
           [[ -e $FAKES/ends ]] && exit 0
           [[ -e $FAKES/holds ]] && trap '' TERM
           while [[ ! -e $FAKES/released ]]; do sleep 0.02; done
           exit 1 ;;
         node)
+          while [[ -e $FAKES/agents_run && ! -e $FAKES/released ]]; do sleep 0.02; done
           [[ ! -e $FAKES/no_controller ]] ;;
       esac)");
     fakes_.Add("squeue", "echo \"$(cat \"$FAKES/hosts\" 2>/dev/null)\"");
@@ -206,10 +213,12 @@ class ScriptTest : public testing::Test {
         hostnames) [[ $3 == h2 ]] || echo h1; echo h2 ;;
         job) echo "JobId=4711 JobState=$(cat "$FAKES/state" 2>/dev/null) Licenses=0" ;;
       esac)");
-    // Runs the command here.
+    fakes_.Add("scancel", "");
+    Touch("connection", "connection 127.0.0.1 4000 127.0.0.2 22");
+    // Runs the command here. A login shell may print something before.
     fakes_.Add("ssh", R"(
       case "${@: -1}" in
-        *SSH_CONNECTION*) echo '10.9.9.1 4000 10.9.9.2 22' ;;
+        *SSH_CONNECTION*) echo 'welcome to h1'; cat "$FAKES/connection" ;;
         *) bash -c "${@: -1}" ;;
       esac)");
     submission_.program = folder_ + "/bin/thermocline";
@@ -254,12 +263,13 @@ class ScriptTest : public testing::Test {
 TEST_F(ScriptTest, SlurmRunsTheControllerAndAnAgentAHost) {
   Touch("ends");
   EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 0) << Text("log");
-  EXPECT_EQ(
-      Text("trains"),
-      absl::StrCat("train job file --nodes 2 --listen 10.1.2.3:24711 --run-dir ", RunDir(), "\n"));
+  EXPECT_EQ(Text("trains"),
+            absl::StrCat("train job file --nodes 2 --listen 10.1.2.3:24711 --run-dir ", RunDir(),
+                         " --resume --or-begin\n"));
   for (const char* name : {"h1", "h2"}) {
     AwaitText("calls", absl::StrCat("--nodelist=", name));
-    AwaitText("calls", absl::StrCat("thermocline node --controller=10.1.2.3:24711 --name=", name));
+    AwaitText("calls", absl::StrCat("thermocline node --controller=10.1.2.3:24711 --run-dir=",
+                                    RunDir(), " --name=", name));
   }
   EXPECT_THAT(Text("calls"), Not(HasSubstr("requeue")));
 }
@@ -270,7 +280,6 @@ class LostScriptTest : public ScriptTest {
   // What is called where the script runs on h1, and Slurm says that the job has `hosts`.
   std::string Calls(const std::string& hosts, const std::string& awaited) {
     fakes_.Add("sleep", "exec /bin/sleep 0.02");
-    fakes_.Add("scancel", "");
     Touch("no_controller");
     Touch("hosts", hosts);
     const pid_t script = Start(SlurmScript(submission_, {}));
@@ -301,6 +310,37 @@ TEST_F(LostScriptTest, AJobThatHasEndedIsNotRequeued) {
   EXPECT_THAT(Calls("", "sleep 5"), Not(HasSubstr("requeue")));
 }
 
+// All processes of a job get SIGTERM, where Slurm says so of it. Returns what was called.
+class EndedScriptTest : public LostScriptTest {
+ protected:
+  std::string CallsAtTheEnd(const std::string& state, const std::string& awaited) {
+    Touch("agents_run");
+    Touch("state", state);
+    const pid_t script = Start(SlurmScript(submission_, {}));
+    AwaitText("trains", "train");
+    for (const char* name : {"--name=h1", "--name=h2"}) AwaitText("calls", name);
+    kill(-script, SIGTERM);
+    AwaitText("calls", awaited);
+    Touch("released");
+    EXPECT_EQ(End(script), 1);
+    return Text("calls");
+  }
+};
+
+TEST_F(EndedScriptTest, AHostThatIsTakenOutKillsTheScriptAndNotTheJob) {
+  CallsAtTheEnd(
+      "COMPLETING Reason=JobLaunchFailure ExitCode=0:9 RunTime=00:00:04 "
+      "ResizeTime=2026-11-24T12:26:14",
+      "scontrol requeue 4711");
+  EXPECT_THAT(Text("run/submit/batch.log"), HasSubstr("host h1 is lost"));
+}
+
+TEST_F(EndedScriptTest, WhatAUserHasCanceledStaysSo) {
+  const std::string look = "scontrol show job -o 4711\n";
+  const std::string calls = CallsAtTheEnd("CANCELLED Reason=None ExitCode=0:15", look);
+  EXPECT_THAT(calls, Not(HasSubstr("requeue")));
+}
+
 TEST_F(ScriptTest, NearTheWalltimeTheJobIsRequeuedWithACheckpoint) {
   Touch("state", "RUNNING");
   const pid_t script = Start(SlurmScript(submission_, {}));
@@ -312,10 +352,10 @@ TEST_F(ScriptTest, NearTheWalltimeTheJobIsRequeuedWithACheckpoint) {
   Touch("ends");
   setenv("SLURM_RESTART_COUNT", "1", 1);
   EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 0);
-  EXPECT_THAT(Text("trains"), EndsWith(" --restarted\n"));
+  EXPECT_THAT(Text("trains"), EndsWith(" --restarted --or-begin\n"));
   unsetenv("SLURM_RESTART_COUNT");
   EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 0);
-  EXPECT_THAT(Text("trains"), EndsWith(" --resume\n"));
+  EXPECT_THAT(Text("trains"), EndsWith(" --resume --or-begin\n"));
 }
 
 TEST_F(ScriptTest, AtTheWalltimeTheJobIsRequeuedBeforeItsProcessesAreKilled) {
@@ -330,17 +370,30 @@ TEST_F(ScriptTest, AtTheWalltimeTheJobIsRequeuedBeforeItsProcessesAreKilled) {
   EXPECT_EQ(Text("calls").find("requeue"), Text("calls").rfind("requeue"));
 }
 
-TEST_F(ScriptTest, AStartThatEndedBeforeTheJobBeganLeavesNothing) {
+TEST_F(ScriptTest, NoStartRemovesAnything) {
   Touch("ends");
-  Touch("run/controller.json");
-  Touch("run/lock");
   fs::create_directories(RunDir() + "/checkpoints/x");
-  EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 0) << Text("log");
-  EXPECT_THAT(Text("trains"), Not(HasSubstr("--resume")));
-  EXPECT_FALSE(fs::exists(RunDir() + "/controller.json"));
-  EXPECT_FALSE(fs::exists(RunDir() + "/checkpoints"));
-  EXPECT_TRUE(fs::exists(RunDir() + "/lock"));
-  EXPECT_TRUE(fs::exists(RunDir() + "/submit"));
+  fs::create_directories(RunDir() + "/thesis");
+  Touch("run/thesis/text", "precious");
+  Touch("run/data.csv", "precious");
+  for (const bool resumes : {false, true}) {
+    submission_.resumes = resumes;
+    for (const char* restarts : {"0", "1"}) {
+      setenv("SLURM_RESTART_COUNT", restarts, 1);
+      fs::remove(RunDir() + "/job.textproto");
+      EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 0) << Text("log");
+      // Whether there is a run to go on with is not for the script to say.
+      EXPECT_THAT(Text("trains"),
+                  EndsWith(absl::StrCat(*restarts == '0' ? " --resume" : " --restarted",
+                                        resumes ? "" : " --or-begin", "\n")));
+      fs::remove(RunDir() + "/job.textproto");
+      EXPECT_EQ(End(Start(SshScript(submission_, {{"h1", "h2"}, ""}))), 0) << Text("log");
+    }
+  }
+  unsetenv("SLURM_RESTART_COUNT");
+  EXPECT_EQ(Text("run/thesis/text"), "precious");
+  EXPECT_EQ(Text("run/data.csv"), "precious");
+  EXPECT_TRUE(fs::exists(RunDir() + "/checkpoints/x"));
 }
 
 TEST_F(ScriptTest, APreemptionAndTheWalltimeRequeueAndAUsersScancelDoesNot) {
@@ -367,6 +420,8 @@ TEST_F(ScriptTest, AJobThatItsUserStopsStaysSo) {
   kill(script, SIGUSR1);
   EXPECT_EQ(End(script), 1);
   EXPECT_THAT(Text("calls"), Not(HasSubstr("scontrol requeue")));
+  // It has not failed.
+  EXPECT_THAT(Text("calls"), HasSubstr("scancel 4711\n"));
   // Nor does it start.
   EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 0);
   EXPECT_THAT(Text("log"), HasSubstr("stopped this job"));
@@ -378,7 +433,7 @@ TEST_F(ScriptTest, AControllerThatIsKilledGoesOn) {
   Touch("ends");
   EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 0) << Text("log");
   EXPECT_THAT(Text("log"), HasSubstr("the controller was killed (exit code 137)"));
-  EXPECT_THAT(Text("trains"), EndsWith(" --restarted\n"));
+  EXPECT_THAT(Text("trains"), EndsWith(" --restarted --or-begin\n"));
   Touch("killed");
   EXPECT_EQ(End(Start(SshScript(submission_, {{"h1", "h2"}, ""}))), 0) << Text("log");
   Touch("killed");
@@ -386,31 +441,83 @@ TEST_F(ScriptTest, AControllerThatIsKilledGoesOn) {
   EXPECT_EQ(End(Start(SlurmScript(submission_, {}))), 137);
 }
 
-TEST_F(ScriptTest, SshRunsTheControllerHereAndAnAgentAHost) {
+TEST_F(ScriptTest, AControllerThatMayStillRunIsWaitedFor) {
+  fakes_.Add("sleep", "exec /bin/sleep 0.02");
+  // ssh to it breaks, it holds the run for a while, and the next start says how it has ended.
+  Touch("codes", "255\n255\n75\n75\n");
+  Touch("ends");
+  EXPECT_EQ(End(Start(SshScript(submission_, {{"h1", "h2"}, "h2"}))), 0) << Text("log");
+  const std::string trains = Text("trains");
+  EXPECT_EQ(std::count(trains.begin(), trains.end(), '\n'), 5) << trains;
+  EXPECT_THAT(trains, EndsWith(" --restarted --or-begin\n"));
+  EXPECT_THAT(Text("log"), HasSubstr("may still run (exit code 255)"));
+  EXPECT_THAT(Text("log"), HasSubstr("may still run (exit code 75)"));
+  EXPECT_THAT(Text("log"), Not(HasSubstr("was killed")));
+  // Its user has stopped it: what ends it there is the request.
+  submission_.run_dir = folder_ + "/other";
+  fs::create_directories(submission_.run_dir + "/submit");
+  fakes_.Add("sleep", "touch \"$FAKES/other/stop.request\"");
+  Touch("codes", "255\n255\n255\n");
+  EXPECT_EQ(End(Start(SshScript(submission_, {{"h1", "h2"}, "h2"}))), 255) << Text("log");
+}
+
+// An agent a host, and the port that the controller listens on.
+class SshScriptRunTest : public ScriptTest {
+ protected:
+  SshScriptRunTest() { Touch("ends"); }
+  int Port(const SshRequest& request, const std::string& address) {
+    fs::remove(folder_ + "/trains");
+    fs::remove(folder_ + "/trains.new");
+    EXPECT_EQ(End(Start(SshScript(submission_, request))), 0) << Text("log");
+    const std::string trains = Text("trains"),
+                      begin = "job file --nodes 2 --listen " + address + ":";
+    const size_t at = trains.find(begin);
+    EXPECT_NE(at, std::string::npos) << trains;
+    return at == std::string::npos ? 0 : std::atoi(trains.c_str() + at + begin.size());
+  }
+};
+
+TEST_F(SshScriptRunTest, TheControllerRunsHereAndAnAgentOnEachHost) {
   submission_.node_flags = {"--tls-ca", "my ca"};
   submission_.node_dir = "/scratch/j";
   submission_.needs = {};
-  Touch("ends");
-  EXPECT_EQ(End(Start(SshScript(submission_, {{"h1", "me@h2"}, ""}))), 0) << Text("log");
-  EXPECT_EQ(
-      Text("trains"),
-      absl::StrCat("train job file --nodes 2 --listen 10.9.9.1:20700 --run-dir ", RunDir(), "\n"));
+  const int port = Port({{"h1", "me@h2"}, ""}, "127.0.0.1");
+  EXPECT_GE(port, 20000);
   for (const char* name : {"h1", "h2"}) {
-    EXPECT_THAT(Text("calls"), HasSubstr(absl::StrCat(
-                                   "thermocline node --controller=10.9.9.1:20700 --name=", name,
-                                   " --dir=/scratch/j --controller-timeout=60 --tls-ca my ca\n")));
+    AwaitText("calls", absl::StrCat("thermocline node --controller=127.0.0.1:", port,
+                                    " --run-dir=", RunDir(), " --name=", name,
+                                    " --dir=/scratch/j --controller-timeout=60 --tls-ca my ca\n"));
   }
   EXPECT_THAT(Text("calls"), HasSubstr("ServerAliveInterval=15 me@h2 exec "));
 }
 
-TEST_F(ScriptTest, TheControllerMayRunOnAHost) {
-  Touch("ends");
+TEST_F(SshScriptRunTest, TheControllerMayRunOnAHost) {
   submission_.folder = folder_ + "/a 'folder'";
   fs::create_directories(submission_.folder);
-  EXPECT_EQ(End(Start(SshScript(submission_, {{"h1", "h2"}, "h2"}))), 0) << Text("log");
-  EXPECT_EQ(
-      Text("trains"),
-      absl::StrCat("train job file --nodes 2 --listen 10.9.9.2:20700 --run-dir ", RunDir(), "\n"));
+  EXPECT_GE(Port({{"h1", "h2"}, "h2"}, "127.0.0.2"), 20000);
+}
+
+TEST_F(SshScriptRunTest, APortOfAnotherProgramIsLeftToIt) {
+  const SshRequest here = {{"h1", "h2"}, ""}, there = {{"h1", "h2"}, "h2"};
+  const int port = Port(here, "127.0.0.1");
+  EXPECT_EQ(Port(here, "127.0.0.1"), port);  // Of the run, as long as it is free.
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(fd, 16), 0);
+  EXPECT_GT(Port(here, "127.0.0.1"), port);
+  EXPECT_GT(Port(there, "127.0.0.2"), port);
+  submission_.port = 7070;
+  EXPECT_EQ(Port(here, "127.0.0.1"), 7070);
+  close(fd);
+}
+
+TEST_F(SshScriptRunTest, AnAddressWithColonsStandsInBrackets) {
+  submission_.port = 7070;
+  Touch("connection", "connection fd00::1 4000 fd00::2 22");
+  EXPECT_EQ(Port({{"h1", "h2"}, ""}, "[fd00::1]"), 7070);
 }
 
 }  // namespace

@@ -143,6 +143,13 @@ absl::StatusOr<Job> LoadJobOf(const NodeOrder& order) {
   return job;
 }
 
+absl::Status CheckRun(const NodeOptions& options, const NodeOrder& order) {
+  if (options.run_dir.empty() || options.run_dir == order.run_dir()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the controller at ", options.controller, " runs job '", order.job(), "' in ",
+                   order.run_dir(), ", and this agent is for the run in ", options.run_dir));
+}
+
 absl::Status CheckFolders(const std::string& host, const NodeOrder& order) {
   PosixDisk disk;
   const FolderMark mark = {order.check_file(), order.check_text()};

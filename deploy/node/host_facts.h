@@ -33,6 +33,9 @@ absl::StatusOr<NodeHello> MakeHello(const NodeOptions& options);
 // late: waits for it up to two seconds.
 absl::StatusOr<Job> LoadJobOf(const NodeOrder& order);
 
+// Errors: kFailedPrecondition (the controller is not that of the agent's run: names both)
+absl::Status CheckRun(const NodeOptions& options, const NodeOrder& order);
+
 // Whether this host shares the job's run directory and that of its checkpoints with the controller.
 // Errors: kFailedPrecondition (names the host, the folder and what it lacks), those of LoadJobOf
 absl::Status CheckFolders(const std::string& host, const NodeOrder& order);

@@ -111,5 +111,19 @@ TEST(EndLeftoversTest, AProcessThatDoesNotEndIsNamed) {
   EXPECT_EQ(waitpid(ours, nullptr, 0), ours);
 }
 
+TEST(CheckRunTest, AnAgentServesItsOwnRunAlone) {
+  NodeOptions options;
+  NodeOrder order;
+  order.set_job("j");
+  order.set_run_dir("/runs/a");
+  EXPECT_EQ(CheckRun(options, order), absl::OkStatus());  // Its user has started it for any.
+  options.run_dir = "/runs/a";
+  EXPECT_EQ(CheckRun(options, order), absl::OkStatus());
+  options.run_dir = "/runs/b";
+  const absl::Status refused = CheckRun(options, order);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("in /runs/a, and this agent is for the run in /runs/b"));
+}
+
 }  // namespace
 }  // namespace thermocline

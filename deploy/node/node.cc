@@ -238,7 +238,10 @@ absl::Status Node::TakeOrders() {
     OnNoController(why);
     return absl::OkStatus();
   }
-  for (const NodeOrder& order : *orders) TakeOrder(order);
+  for (const NodeOrder& order : *orders) {
+    RETURN_IF_ERROR(CheckRun(options_, order));
+    TakeOrder(order);
+  }
   return absl::OkStatus();
 }
 

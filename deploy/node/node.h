@@ -14,6 +14,7 @@ namespace thermocline {
 
 struct NodeOptions {
   std::string controller;  // host:port
+  std::string run_dir;     // Of the job that the agent is for; "": the controller's, whichever.
   std::string name;        // Of this host; "": its host name.
   std::string address;     // Of this host for the others; "": that of the way to the controller.
   std::string dir;         // On a disk of this host: logs, push logs, rows beyond memory.
@@ -28,8 +29,9 @@ struct NodeOptions {
 // at a time; what a predecessor left running there is ended.
 //
 // Errors: kCancelled (a signal), kUnavailable (no controller has answered for controller_timeout),
-// kFailedPrecondition (the controller refuses this host: it says why; another agent uses the
-// folder), kInvalidArgument (plain text beyond loopback; an address of no host), those of files.
+// kFailedPrecondition (the controller refuses this host: it says why; it is another run's; another
+// agent uses the folder), kInvalidArgument (plain text beyond loopback; an address of no host),
+// those of files.
 //
 // REQUIRES: called on the main thread
 absl::Status RunNode(const NodeOptions& options, SignalWatch* signals);

@@ -77,11 +77,14 @@ absl::Status SyncNames(const std::filesystem::path& made, const std::filesystem:
   return absl::OkStatus();
 }
 
-// Whether a folder is empty but for a lock, what `submit` leaves, and what was found of a job that
-// never began (its hot rows, or in metrics.jsonl why there are none, and a folder for its
-// checkpoints). Taking the lock then shows whether it is held.
+// Whether a folder is empty but for a lock, what `submit` leaves, and what a start leaves that
+// ended before its job began: its hot rows, or in metrics.jsonl why there are none; where it
+// listened for agents; a folder for its checkpoints, without any. Taking the lock then shows
+// whether it is held.
 bool IsUnused(const std::string& path) {
-  const std::set<std::string> allowed = {"lock", "submit", "certificates", "hot", "metrics.jsonl"};
+  const std::set<std::string> allowed = {"lock",    "submit",           "certificates",
+                                         "hot",     "metrics.jsonl",    "controller.json",
+                                         "HISTORY", "job.textproto.tmp"};
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     const std::string name = entry.path().filename().string();
@@ -148,23 +151,33 @@ absl::StatusOr<RunDirectory> RunDirectory::Create(const std::string& path,
     }
     if (error != EEXIST) return MakeError(candidate, error);
     if (path.empty()) continue;
-    std::error_code failed;
-    if (!std::filesystem::is_directory(path, failed)) return MakeError(path, EEXIST);
-    if (IsUnused(path)) return RunDirectory(path, /*is_new=*/false);
-    const bool was_run = std::filesystem::exists(absl::StrCat(path, "/job.textproto"), failed);
-    return absl::AlreadyExistsError(
-        absl::StrCat("the run directory ", path, " is not empty; name another with --run-dir",
-                     was_run ? ", or go on with what was run there (--resume)" : ""));
+    absl::StatusOr<RunDirectory> unused = OpenUnused(path);
+    return absl::IsNotFound(unused.status()) ? MakeError(path, EEXIST) : std::move(unused);
   }
   return MakeError(base, EEXIST);
 }
 
 absl::StatusOr<RunDirectory> RunDirectory::Open(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd >= 0) {
+    close(fd);
+    return RunDirectory(path, /*is_new=*/false);
+  }
+  const int error = errno;
+  if (error == ENOENT || error == ENOTDIR) {
     return absl::NotFoundError(absl::StrCat("there is no run directory ", path));
   }
-  return RunDirectory(path, /*is_new=*/false);
+  return absl::UnavailableError(
+      absl::StrCat("can't open the run directory ", path, ": ", std::strerror(error)));
+}
+
+absl::StatusOr<RunDirectory> RunDirectory::OpenUnused(const std::string& path) {
+  ASSIGN_OR_RETURN(RunDirectory directory, Open(path));
+  if (IsUnused(path)) return directory;
+  const bool was_run = HasBegun(path, absl::ZeroDuration()).value_or(true);
+  return absl::AlreadyExistsError(
+      absl::StrCat("the run directory ", path, " is not empty; name another with --run-dir",
+                   was_run ? ", or go on with what was run there (--resume)" : ""));
 }
 
 std::string RunDirectory::File(absl::string_view name) const {
@@ -196,10 +209,29 @@ absl::Status RunDirectory::Write(absl::string_view name, absl::string_view text)
 }
 
 absl::Status RunDirectory::Remove(absl::string_view name) const {
-  std::error_code error;
-  std::filesystem::remove_all(File(name), error);
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("can't remove ", File(name), ": ", error.message()));
+  if (unlink(File(name).c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("can't remove ", File(name), ": ", std::strerror(errno)));
+}
+
+absl::StatusOr<bool> HasBegun(const std::string& path, absl::Duration patience) {
+  const std::string file = path + "/job.textproto";
+  const Stopwatch watch;
+  while (true) {
+    char first;
+    const int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC);
+    const bool is_read = fd >= 0 && read(fd, &first, 1) >= 0;
+    const int error = errno;
+    if (fd >= 0) close(fd);
+    if (is_read) return true;
+    if (fd < 0 && (error == ENOENT || error == ENOTDIR)) return false;
+    if (watch.Elapsed() >= patience) {
+      return absl::UnavailableError(
+          absl::StrCat("can't read ", file, ": ", std::strerror(error),
+                       "; whether there is a run to go on with is not known"));
+    }
+    absl::SleepFor(kRetryPeriod);
+  }
 }
 
 // An error is ignored: what is left does no harm.

@@ -39,13 +39,15 @@ class RunDirectory {
  public:
   // Makes `path`, or runs/<job_name>-<time> where it is empty, for `readers`; folders above it that
   // are missing have the modes that the process gives to all. Overwrites no files: an existing
-  // folder must be empty, but for the lock of a start that failed, submit/ and certificates/.
-  // Errors: kAlreadyExists, kPermissionDenied, kUnavailable; name the path.
+  // folder must be empty, but for what a start leaves that ended before its job began, submit/ and
+  // certificates/. Errors: kAlreadyExists, kPermissionDenied, kUnavailable; name the path.
   static absl::StatusOr<RunDirectory> Create(const std::string& path, const std::string& job_name,
                                              absl::Time now, Job::Readers readers = Job::OWNER);
 
-  // The folder of an earlier run. Errors: kNotFound (no folder; names it).
+  // The folder of an earlier run. Errors: kNotFound (no folder; names it), kUnavailable.
   static absl::StatusOr<RunDirectory> Open(const std::string& path);
+  // A folder that `submit` has made for a run that has not begun. Errors: as of Open and Create.
+  static absl::StatusOr<RunDirectory> OpenUnused(const std::string& path);
 
   const std::string& path() const { return path_; }
   std::string File(absl::string_view name) const;
@@ -59,8 +61,7 @@ class RunDirectory {
 
   // Writes a file whole or not at all. Errors: kUnavailable (names the file).
   absl::Status Write(absl::string_view name, absl::string_view text) const;
-  // Removes a file, or a folder with all that is in it; OK where there is none.
-  // Errors: kUnavailable (names it).
+  // Removes a file; OK where there is none. Errors: kUnavailable (names it).
   absl::Status Remove(absl::string_view name) const;
   // Removes the folder with all that is in it, where Create has made it; else does nothing.
   void RemoveAll() const;
@@ -71,6 +72,11 @@ class RunDirectory {
   std::string path_;
   bool is_new_;  // This object's Create has made it.
 };
+
+// Whether a run has begun in the folder, so that there is a job file to go on with. It is decided
+// by reading that file: to a mere look, a file system that does not answer looks like one without
+// the file. Tries again for `patience`. Errors: kUnavailable (the file can't be read; names it).
+absl::StatusOr<bool> HasBegun(const std::string& path, absl::Duration patience);
 
 // A lock on the file `lock` in a folder. Processes that are started while it is held hold it too,
 // so that it is free only when all of them are gone, however their launcher ended. Movable.

@@ -151,17 +151,34 @@ TEST_F(RunDirectoryTest, OpensThatOfAnEarlierRun) {
             absl::StatusCode::kNotFound);
 }
 
-TEST_F(RunDirectoryTest, RemovesFilesAndFolders) {
+TEST_F(RunDirectoryTest, RemovesFilesByNameAndNoFolders) {
   const auto directory = RunDirectory::Create(root_ + "/to_remove_from", "j", absl::Now());
   ASSERT_TRUE(directory.ok()) << directory.status();
-  const auto data = RunDirectory::Create(directory->File("server-0.data"), "", absl::Now());
-  ASSERT_TRUE(data.ok()) << data.status();
-  ASSERT_TRUE(data->Write("log", "x").ok());
+  std::filesystem::create_directories(directory->File("server-0.data"));
   ASSERT_TRUE(directory->Write("server-0.port", "x").ok());
-  EXPECT_TRUE(directory->Remove("server-0.data").ok());
+  EXPECT_EQ(directory->Remove("server-0.data").code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(directory->Remove("server-0.port").ok());
   EXPECT_TRUE(directory->Remove("server-0.port").ok());
-  EXPECT_EQ(RunDirectory::Open(data->path()).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(std::filesystem::exists(directory->File("server-0.port")));
+}
+
+TEST_F(RunDirectoryTest, WhetherARunHasBegunIsReadAndNotLookedAt) {
+  const std::string run = root_ + "/begun";
+  std::filesystem::create_directories(run + "/checkpoints/HISTORY");
+  EXPECT_EQ(HasBegun(run, absl::ZeroDuration()).value_or(true), false);
+  // To stat, a file that can't be reached is none.
+  std::filesystem::create_symlink("job.textproto", run + "/job.textproto");
+  EXPECT_FALSE(access((run + "/job.textproto").c_str(), F_OK) == 0);
+  const auto unknown = HasBegun(run, absl::Milliseconds(1));
+  EXPECT_EQ(unknown.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(unknown.status().message()), HasSubstr(run + "/job.textproto"));
+  std::filesystem::remove(run + "/job.textproto");
+  EXPECT_TRUE(RunDirectory::OpenUnused(run).ok());
+  std::ofstream(run + "/job.textproto") << "name: 'j'";
+  EXPECT_EQ(HasBegun(run, absl::ZeroDuration()).value_or(false), true);
+  EXPECT_EQ(RunDirectory::OpenUnused(run).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(RunDirectory::OpenUnused(root_ + "/none").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(std::filesystem::exists(root_ + "/none"));
 }
 
 class RunLockTest : public testing::Test {
