@@ -219,8 +219,8 @@ TEST(JobDraft, OfAPartTakesNothingForGranted) {
       Csv({kClick, Column("id", "hex", 500), Column("x", "number", 900, Numbers(0, 1, 0, 1))});
   figures["complete"] = false;
   const Job job = DraftOf(Suggested(figures));
-  EXPECT_EQ(job.feature(0).categorical().id(), Feature::Categorical::STRING);
-  EXPECT_TRUE(job.feature(1).numeric().has_missing());
+  EXPECT_TRUE(job.feature(0).numeric().has_missing());
+  EXPECT_EQ(job.feature(1).categorical().id(), Feature::Categorical::STRING);
   EXPECT_EQ(job.data().split().last_share(), 0.1);
 }
 

@@ -162,7 +162,7 @@ TEST(Label, AChoiceThatCanNotBeIsRefused) {
 TEST(Label, RowsThatAreSortedByItAreWarnedOf) {
   Json click = ZeroOne("click");
   for (const auto& [changes, warnings] :
-       std::vector<std::pair<int, int>>{{1, 1}, {89, 1}, {90, 0}}) {
+       std::vector<std::pair<int, int>>{{1, 1}, {89, 1}, {91, 0}}) {
     click["text_changes"] = changes;
     const Json figures = Labelled({click, User()});
     EXPECT_EQ(figures.value("warnings", Json::array()).size(), warnings) << changes;
