@@ -94,6 +94,12 @@ void ColumnScan::AddText(absl::string_view text) {
   }
   text_bytes_ += text.size();
   if (const auto counted = counted_.find(text); counted != counted_.end()) ++counted->second;
+  static const MissingNumbers* const kMissing = new MissingNumbers;
+  if (separator_ == 0 && !absl::ascii_isdigit(static_cast<unsigned char>(text[0])) &&
+      kMissing->HasText(text)) {
+    ++missing_texts_[std::string(text)];
+    return;
+  }
   if (!has_many_texts_ && text.size() <= kMaxTextBytes) {
     const auto found = texts_.find(text);
     if (found != texts_.end()) {
@@ -262,10 +268,28 @@ Json ColumnScan::TimeFigures(const TimeForm& form) const {
   return json;
 }
 
+uint64_t ColumnScan::NumMissingTexts() const {
+  uint64_t rows = 0;
+  for (const auto& [text, count] : missing_texts_) rows += count;
+  return rows;
+}
+
 Json ColumnScan::Figures() const {
+  const auto [type, why] = Type();
+  if (type == "string" && !missing_texts_.empty()) {
+    // In a column of text they are values: "NA" is Namibia.
+    ColumnScan with_all = *this;
+    with_all.missing_texts_.clear();
+    with_all.times_.clear();
+    for (const auto& [text, count] : missing_texts_) {
+      with_all.values_ += count;
+      for (uint64_t i = 0; i < count; ++i) with_all.keys_.Add(HashText(text));
+      if (!has_many_texts_) with_all.texts_[text] = count;
+    }
+    return with_all.Figures();
+  }
   Json json;
   json["name"] = name_;
-  const auto [type, why] = Type();
   json["type"] = type;
   json["why"] = why;
   if (separator_ != 0) {
@@ -274,7 +298,7 @@ Json ColumnScan::Figures() const {
   }
   if (separator_ != 0 || longest_list_ > 1) json["longest_list"] = longest_list_;
   json["rows"] = rows_;
-  json["missing"] = missing_;
+  json["missing"] = missing_ + NumMissingTexts();
   json["values"] = values_;
   if (!is_typed_) json["text_bytes"] = text_bytes_;
   if (keys_.lookups() > 0) {

@@ -59,6 +59,7 @@ class alignas(64) ColumnScan {
 
  private:
   void NoteText(std::pair<const std::string, uint64_t>* text);
+  uint64_t NumMissingTexts() const;
   // One text, or one value of a list.
   void AddValue(absl::string_view value);
   void AddTime(absl::string_view value);
@@ -106,6 +107,8 @@ class alignas(64) ColumnScan {
   bool has_many_texts_ = false;
   const std::pair<const std::string, uint64_t>* last_text_ = nullptr;  // Of texts_.
   uint64_t text_changes_ = 0;  // Rows whose text is another than that of the row before.
+  // Those that stand for a missing number, which are values like others if the column is text.
+  std::map<std::string, uint64_t, std::less<>> missing_texts_;
   std::map<std::string, uint64_t, std::less<>> counted_;  // What Count() named.
 };
 

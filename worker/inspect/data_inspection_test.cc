@@ -218,6 +218,26 @@ TEST_F(DataInspectionTest, SecondsOfNineDigitsAreTimesAndIdsAreNot) {
   EXPECT_EQ(Column(figures, "click").at("text_changes"), 1);
 }
 
+TEST_F(DataInspectionTest, TextsOfMissingNumbersMakeNoColumnText) {
+  std::string text = "price,id,country,y\nn/a,NULL,NA,1\n";
+  for (int i = 0; i < 40; ++i) {
+    absl::StrAppend(&text, i % 5 ? "1.5" : "nan", ",", i % 4 ? absl::StrCat(i) : "\\N", ",",
+                    i % 3 ? "DE" : "NA", ",", i % 2, "\n");
+  }
+  const Json figures = Inspect({Write("gaps.csv", text)});
+  EXPECT_EQ(figures.at("header"), true);
+  EXPECT_EQ(Column(figures, "price").at("type"), "number");
+  EXPECT_EQ(Column(figures, "price").at("missing"), 9);
+  EXPECT_EQ(Column(figures, "id").at("type"), "integer");
+  EXPECT_EQ(Column(figures, "id").at("missing"), 11);
+  EXPECT_EQ(Column(figures, "id").at("distinct"), 30);
+  // In a column of text they are values.
+  EXPECT_EQ(Column(figures, "country").at("type"), "string");
+  EXPECT_EQ(Column(figures, "country").at("missing"), 0);
+  EXPECT_EQ(Column(figures, "country").at("distinct"), 2);
+  EXPECT_EQ(Column(figures, "country").at("texts"), Json({{"DE", 26}, {"NA", 15}}));
+}
+
 TEST_F(DataInspectionTest, HugeNumbersHaveFigures) {
   const Json huge = Column(Inspect({Write("huge.csv", "x,y\n1e300,1\n-1e300,0\n1e308,0\n")}), "x");
   EXPECT_EQ(huge.at("numbers").at("max"), 1e308);

@@ -31,6 +31,11 @@ constexpr size_t kEnoughRows = 10;
 constexpr size_t kRowsOfValue = 10;
 constexpr size_t kMinFixedLength = 4;
 
+bool IsMissing(absl::string_view text) {
+  static const MissingNumbers* const kTexts = new MissingNumbers;
+  return text.empty() || kTexts->HasText(text);
+}
+
 template <typename HasForm>
 bool MostHave(const std::vector<absl::string_view>& values, HasForm has_form) {
   const auto with = std::count_if(values.begin(), values.end(), has_form);
@@ -45,7 +50,7 @@ class FirstRow {
       // Files that were joined have the header again.
       if (rows[r].size() != columns || rows[r] == first_) continue;
       for (size_t c = 0; c < columns; ++c) {
-        if (!rows[r][c].empty()) values_[c].push_back(rows[r][c]);
+        if (!IsMissing(rows[r][c])) values_[c].push_back(rows[r][c]);
       }
     }
   }
@@ -59,7 +64,7 @@ class FirstRow {
     Likeness likeness;
     const auto is_number = [](absl::string_view text) { return ParseNumber(text).has_value(); };
     for (size_t c = 0; c < values_.size(); ++c) {
-      if (first_[c].empty()) continue;
+      if (IsMissing(first_[c])) continue;
       if (MostHave(values_[c], is_number)) {
         likeness.Add(c, is_number(first_[c]) || OccursAgain(c));
         continue;
@@ -81,7 +86,7 @@ class FirstRow {
     Likeness likeness;
     for (size_t c = 0; c < values_.size(); ++c) {
       const std::vector<absl::string_view>& values = values_[c];
-      if (first_[c].empty() || values.size() < kEnoughRows) continue;
+      if (IsMissing(first_[c]) || values.size() < kEnoughRows) continue;
       const size_t length = values[0].size();
       std::map<absl::string_view, size_t> counts;
       for (const absl::string_view value : values) ++counts[value];
