@@ -31,7 +31,7 @@ AllToAll::AllToAll(const ExchangeOptions& options, int64_t now_us)
     outgoing_.emplace_back(options_, WorkerRank(rank));
     incoming_.emplace_back(options_, WorkerRank(rank));
     from_[rank].heard_us = now_us;
-    to_[rank].open_at_us = now_us;
+    if (IsPeer(rank)) to_open_.insert({now_us, rank});
   }
   OpenDue(now_us);
 }
@@ -51,7 +51,9 @@ absl::Status AllToAll::Post(BlockId id, std::vector<Block> to_ranks) {
   for (uint32_t rank = 0; rank < options_.num_ranks; ++rank) {
     if (!IsPeer(rank)) {
       incoming_[rank].Put(id, std::move(to_ranks[rank]));
+      ++here_[id];
     } else if (!is_finished_) {
+      if (outgoing_[rank].is_empty()) ++ranks_owed_;
       outgoing_[rank].Add(id, std::move(to_ranks[rank]));
       SendNext(rank);
     }
@@ -64,8 +66,8 @@ void AllToAll::CheckOwesNothing() {
 }
 
 bool AllToAll::IsComplete(BlockId id) const {
-  return std::all_of(incoming_.begin(), incoming_.end(),
-                     [&](const IncomingBlocks& blocks) { return blocks.Find(id) != nullptr; });
+  const auto here = here_.find(id);
+  return here != here_.end() && here->second == options_.num_ranks;
 }
 
 bool AllToAll::Await(int64_t now_us, BlockId id) {
@@ -91,6 +93,7 @@ std::map<BlockId, AllToAll::Wait>::iterator AllToAll::EndWait(
 }
 
 void AllToAll::NoteCame(int64_t now_us, uint32_t from, BlockId id) {
+  ++here_[id];
   OweReceipt(from);
   counts_.bytes_received[static_cast<size_t>(id.phase)] += incoming_[from].Find(id)->bytes->size();
   const auto wait = waits_.find(id);
@@ -110,6 +113,7 @@ std::vector<const Block*> AllToAll::BlocksOf(BlockId id) const {
 
 void AllToAll::Release(BlockId id) {
   order_.NoteReleased(id);
+  here_.erase(id);
   for (uint32_t rank = 0; rank < options_.num_ranks; ++rank) {
     incoming_[rank].Release(id);
     OweReceipt(rank);
@@ -140,9 +144,10 @@ absl::StatusOr<bool> AllToAll::HasStep(Step step) const {
 
 void AllToAll::OpenDue(int64_t now_us) {
   if (is_finished_ || !failure_.ok()) return;
-  for (uint32_t rank = 0; rank < options_.num_ranks; ++rank) {
+  while (!to_open_.empty() && to_open_.begin()->first <= now_us) {
+    const uint32_t rank = to_open_.begin()->second;
+    to_open_.erase(to_open_.begin());
     ToPeer& to = to_[rank];
-    if (!IsPeer(rank) || to.is_opening || to.open_at_us > now_us) continue;
     to.is_opening = true;
     actions_.push_back(OpenStream{WorkerRank(rank), ++to.attempt});
   }
@@ -165,8 +170,10 @@ void AllToAll::OnReceipt(int64_t now_us, WorkerRank rank, uint64_t attempt,
   if (attempt != to.attempt || !to.is_opening || is_finished_ || !failure_.ok()) return;
   OutgoingBlocks& blocks = outgoing_[rank.value()];
   const bool begins_stream = !blocks.is_open();
+  const bool was_owed = !blocks.is_empty();
   const absl::Status status = blocks.OnReceipt(receipt, begins_stream);
   if (!status.ok()) return Fail(status);
+  if (was_owed && blocks.is_empty()) --ranks_owed_;
   counts_.streams_opened += begins_stream ? 1 : 0;
   to.failures = 0;
   to.error = absl::OkStatus();
@@ -190,7 +197,9 @@ void AllToAll::OnClosed(int64_t now_us, WorkerRank rank, uint64_t attempt,
   // Another process than the one that this generation needs is there: that one does not come back.
   if (absl::IsFailedPrecondition(why)) return Fail(why);
   const int doublings = std::min(to.failures++, 30);
-  to.open_at_us = now_us + std::min(options_.min_backoff_us << doublings, options_.max_backoff_us);
+  const int64_t backoff_us =
+      std::min(options_.min_backoff_us << doublings, options_.max_backoff_us);
+  to_open_.insert({now_us + backoff_us, rank.value()});
 }
 
 void AllToAll::OnOpened(int64_t now_us, WorkerRank rank, uint64_t attempt) {
@@ -199,8 +208,7 @@ void AllToAll::OnOpened(int64_t now_us, WorkerRank rank, uint64_t attempt) {
   from.heard_us = now_us;
   if (attempt <= from.attempt) return;
   from.attempt = attempt;
-  from.owes_receipt = true;
-  from.receipt_by_us = now_us;
+  OweReceipt(rank.value(), now_us);
   incoming_[rank.value()].BeginStream();
 }
 
@@ -261,22 +269,26 @@ std::vector<ExchangeWait> AllToAll::waits(int64_t now_us) const {
 int64_t AllToAll::next_tick_us() const {
   int64_t next_us = std::numeric_limits<int64_t>::max();
   if (!failure_.ok()) return next_us;
-  for (uint32_t rank = 0; rank < options_.num_ranks && !is_finished_; ++rank) {
-    if (IsPeer(rank) && !to_[rank].is_opening) next_us = std::min(next_us, to_[rank].open_at_us);
-  }
-  for (const FromPeer& from : from_) {
-    if (from.owes_receipt && from.attempt > 0) next_us = std::min(next_us, from.receipt_by_us);
-  }
+  if (!to_open_.empty() && !is_finished_) next_us = to_open_.begin()->first;
+  if (!receipts_.empty()) next_us = std::min(next_us, receipts_.begin()->first);
   for (const auto& [id, wait] : waits_) {
     if (!IsComplete(id)) next_us = std::min(next_us, wait.complain_at_us);
   }
   return next_us;
 }
 
+// To a rank that has a stream: the first receipt of one says all.
 void AllToAll::OweReceipt(uint32_t from) {
-  if (from_[from].owes_receipt) return;
-  from_[from].owes_receipt = true;
-  from_[from].receipt_by_us = now_us_ + options_.receipt_delay_us;
+  if (from_[from].attempt == 0) return;
+  changed_.push_back(from);
+  if (!from_[from].receipt_by_us.has_value()) OweReceipt(from, now_us_ + options_.receipt_delay_us);
+}
+
+void AllToAll::OweReceipt(uint32_t from, int64_t by_us) {
+  std::optional<int64_t>& is_by_us = from_[from].receipt_by_us;
+  if (is_by_us.has_value()) receipts_.erase({*is_by_us, from});
+  is_by_us = by_us;
+  receipts_.insert({by_us, from});
 }
 
 // Whether the sender would soon lack credit without it.
@@ -288,15 +300,26 @@ bool AllToAll::NeedsReceipt(const FromPeer& from, const Receipt& receipt) const 
   return false;
 }
 
+void AllToAll::SayReceipt(uint32_t rank, const Receipt& receipt) {
+  FromPeer& from = from_[rank];
+  receipts_.erase({*from.receipt_by_us, rank});
+  from.receipt_by_us.reset();
+  from.said = receipt;
+  actions_.push_back(SendReceipt{WorkerRank(rank), from.attempt, receipt});
+}
+
+// Looks only at the ranks whose receipt has changed, or is due: an event is about few of many.
 std::vector<ExchangeAction> AllToAll::TakeActions() {
-  for (uint32_t rank = 0; rank < options_.num_ranks && failure_.ok(); ++rank) {
-    FromPeer& from = from_[rank];
-    if (!from.owes_receipt || from.attempt == 0) continue;
+  const std::vector<uint32_t> changed = std::exchange(changed_, {});
+  if (!failure_.ok()) return std::exchange(actions_, {});
+  for (const uint32_t rank : changed) {
+    if (!from_[rank].receipt_by_us.has_value()) continue;  // Said already.
     const Receipt receipt = incoming_[rank].receipt();
-    if (now_us_ < from.receipt_by_us && !NeedsReceipt(from, receipt)) continue;
-    from.owes_receipt = false;
-    from.said = receipt;
-    actions_.push_back(SendReceipt{WorkerRank(rank), from.attempt, receipt});
+    if (NeedsReceipt(from_[rank], receipt)) SayReceipt(rank, receipt);
+  }
+  while (!receipts_.empty() && receipts_.begin()->first <= now_us_) {
+    const uint32_t rank = receipts_.begin()->second;
+    SayReceipt(rank, incoming_[rank].receipt());
   }
   return std::exchange(actions_, {});
 }
@@ -305,13 +328,13 @@ void AllToAll::Finish() {
   is_finished_ = true;
   waits_.clear();
   for (OutgoingBlocks& blocks : outgoing_) blocks.Clear();
-  for (FromPeer& from : from_) from.receipt_by_us = now_us_;
+  ranks_owed_ = 0;
+  for (uint32_t rank = 0; rank < options_.num_ranks; ++rank) {
+    if (from_[rank].receipt_by_us.has_value()) OweReceipt(rank, now_us_);
+  }
 }
 
-bool AllToAll::MayLeave() const {
-  return std::all_of(outgoing_.begin(), outgoing_.end(),
-                     [](const OutgoingBlocks& blocks) { return blocks.is_empty(); });
-}
+bool AllToAll::MayLeave() const { return ranks_owed_ == 0; }
 
 void AllToAll::Fail(const absl::Status& why) {
   if (!failure_.ok()) return;

@@ -14,6 +14,9 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -93,14 +96,12 @@ class AllToAll {
     bool is_opening = false;  // Or open.
     bool is_sending = false;  // A chunk is on its way.
     int failures = 0;         // In a row.
-    int64_t open_at_us = 0;   // While there is no stream.
     absl::Status error;
   };
   struct FromPeer {
-    uint64_t attempt = 0;  // 0: none yet.
-    bool owes_receipt = false;
-    int64_t receipt_by_us = 0;  // While it is owed.
-    Receipt said;               // The last one.
+    uint64_t attempt = 0;                  // 0: none yet.
+    std::optional<int64_t> receipt_by_us;  // While it is owed.
+    Receipt said;                          // The last one.
     int64_t heard_us = 0;
   };
   struct Wait {
@@ -109,11 +110,15 @@ class AllToAll {
     uint32_t last = 0;  // The rank whose block came last.
   };
 
+  using Due = std::set<std::pair<int64_t, uint32_t>>;  // Time, rank.
+
   bool IsPeer(uint32_t rank) const { return rank != options_.rank.value(); }
   void OpenDue(int64_t now_us);
   void SendNext(uint32_t to);
   void NoteCame(int64_t now_us, uint32_t from, BlockId id);
   void OweReceipt(uint32_t from);
+  void OweReceipt(uint32_t from, int64_t by_us);
+  void SayReceipt(uint32_t rank, const Receipt& receipt);
   bool NeedsReceipt(const FromPeer& from, const Receipt& receipt) const;
   std::map<BlockId, Wait>::iterator EndWait(int64_t now_us, std::map<BlockId, Wait>::iterator wait);
   // Of each rank that it is waited for.
@@ -125,6 +130,12 @@ class AllToAll {
   std::vector<IncomingBlocks> incoming_;  // [num_ranks]
   std::vector<ToPeer> to_;                // [num_ranks]
   std::vector<FromPeer> from_;            // [num_ranks]
+  // So that an event costs the same however many ranks there are:
+  Due to_open_;                       // Ranks to which there is no stream.
+  Due receipts_;                      // That are owed, by receipt_by_us.
+  std::vector<uint32_t> changed_;     // Ranks whose receipt has changed since TakeActions.
+  std::map<BlockId, uint32_t> here_;  // Ranks whose block is here, until it is released.
+  uint32_t ranks_owed_ = 0;           // Ranks that have not acknowledged all of their blocks.
   std::map<BlockId, Wait> waits_;
   int64_t now_us_;  // As the last call said.
   std::vector<ExchangeAction> actions_;
