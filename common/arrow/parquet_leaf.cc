@@ -114,6 +114,15 @@ const parquet::schema::Node* MapAround(const parquet::schema::Node* node) {
   return map;
 }
 
+// The name of the outermost list that `node` is a part of. REQUIRES: there is one
+std::string NameOfOutermostList(const parquet::schema::Node* node) {
+  const parquet::schema::Node* list = node;
+  for (; node->parent() != nullptr; node = node->parent()) {
+    if (node->is_repeated()) list = node;
+  }
+  return NameOf(list->parent()->parent() == nullptr ? list : list->parent());
+}
+
 // ---- values
 
 template <typename T>
@@ -415,6 +424,7 @@ ParquetColumn DescribeLeaf(const parquet::ColumnDescriptor& descriptor, ParquetL
                     : NameOf(is_plain && !has_fields ? node : element);
   const char* const of = !is_plain || has_fields ? "groups with " : repeats > 1 ? "lists of " : "";
   column.type = map != nullptr ? "map" : absl::StrCat("list of ", of, column.type);
+  if (repeats > 1) column.name = NameOfOutermostList(node);
   if (map != nullptr) column.name = NameOf(map);  // Of both of its leaves.
   if (*of != '\0' || map != nullptr || repeats > 1) column.kind = Kind::kUnsupported;
   return column;

@@ -226,7 +226,7 @@ TEST(LineStream, AQuoteThatIsNotClosedIsAnErrorWhereItOpens) {
   EXPECT_EQ(error_of("1,2\n3,\"4\n"), "");
   EXPECT_EQ(error_of("1,2\n3,\"4"), "");
   EXPECT_EQ(error_of("1\n\"x\n2,\"y\n" + std::string(kMaxLineBytes, 'x') + "\n"),
-            "a:2: the line is longer than 16777216 bytes");
+            "a:4: the line is longer than 16777216 bytes");
   EXPECT_EQ(error_of("1\n2,\"y\n" + std::string(kMaxLineBytes, 'x') + "\n"),
             "a:2: the line is longer than 16777216 bytes; the quote that opens in line 2 is not "
             "closed");
