@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/process.h"
@@ -139,6 +140,62 @@ absl::Status CheckFae(const Job& job, const Job& before) {
   return CheckFields(job.calibration(), before.calibration(), {"directory"}, "calibration.");
 }
 
+// As CheckFeatures() of those that both have. Whether there are others, of which `notices` gets a
+// line each.
+absl::StatusOr<bool> CheckKeptFeatures(const Job& job, const std::vector<const Feature*>& here,
+                                       const std::vector<const Feature*>& before,
+                                       absl::string_view kind, const std::set<std::string>& ignored,
+                                       std::vector<std::string>* notices) {
+  std::vector<const Feature*> kept, kept_before;
+  for (const Feature* feature : here) {
+    if (HasFeature(before, feature->name())) {
+      kept.push_back(feature);
+    } else {
+      notices->push_back(absl::StrCat("the", kind, " feature '", feature->name(), "' is new"));
+    }
+  }
+  for (const Feature* feature : before) {
+    if (HasFeature(here, feature->name())) {
+      kept_before.push_back(feature);
+    } else {
+      notices->push_back(absl::StrCat("the", kind, " feature '", feature->name(),
+                                      "' of the checkpoint is left out: the job has none"));
+    }
+  }
+  RETURN_IF_ERROR(CheckFeatures(job, kept, kept_before, kind, ignored));
+  return kept.size() != here.size() || kept_before.size() != before.size();
+}
+
+// Whether the MLPs have the same shapes. `anew` gets the tensors of the layers whose inputs are
+// other features: they may have other rows, which say nothing of these.
+absl::Status CheckLayers(const Job& job, const Job& before, bool numbers_change, bool tables_change,
+                         std::vector<std::string>* anew) {
+  const std::vector<DenseTable> layers = ResolveTables(job).dense;
+  const std::vector<DenseTable> layers_before = ResolveTables(before).dense;
+  const auto shape = [](const std::vector<DenseTable>& tensors, size_t i) {
+    if (i >= tensors.size()) return std::string("absent");
+    return absl::StrCat("'", tensors[i].layout.name, "' of ", tensors[i].rows, " x ",
+                        tensors[i].cols);
+  };
+  for (size_t i = 0; i < std::max(layers.size(), layers_before.size()); ++i) {
+    if (i < layers.size() && i < layers_before.size()) {
+      const std::string& name = layers[i].layout.name;
+      const bool begins_anew = (numbers_change && absl::StartsWith(name, "bottom.0.")) ||
+                               (tables_change && absl::StartsWith(name, "top.0."));
+      const bool is_as_wide =
+          name == layers_before[i].layout.name && layers[i].cols == layers_before[i].cols;
+      if (begins_anew && is_as_wide) {
+        anew->push_back(name);
+        continue;
+      }
+    }
+    if (shape(layers, i) == shape(layers_before, i)) continue;
+    return Differs(absl::StrCat("the MLPs differ: a layer is ", shape(layers, i), " here, and was ",
+                                shape(layers_before, i), " in the checkpoint"));
+  }
+  return absl::OkStatus();
+}
+
 using FileList = google::protobuf::RepeatedPtrField<DataFile>;
 
 // The place in `files` of one that is `file`, wherever it lies; -1: there is none.
@@ -260,43 +317,51 @@ absl::Status CheckDataFiles(const Job& job, const CheckpointManifest& manifest,
   return absl::OkStatus();
 }
 
-absl::Status CheckInit(const Job& job, const CheckpointManifest& manifest,
-                       std::vector<std::string>* notices) {
+absl::StatusOr<std::vector<std::string>> CheckInit(const Job& job,
+                                                   const CheckpointManifest& manifest,
+                                                   std::vector<std::string>* notices) {
   const Job before = JobOf(manifest);
-  RETURN_IF_ERROR(CheckFeatures(
-      job, EmbeddedFeatures(job), EmbeddedFeatures(before), "",
-      {"columns", "padding_id", "column", "categorical", "sequence", "cross", "table"}));
-  RETURN_IF_ERROR(CheckFeatures(job, NumericFeatures(job), NumericFeatures(before), " numeric",
-                                {"column", "numeric"}));
-  const std::vector<TableLayout> here = ResolveTables(job).AllLayouts(), there = TablesOf(manifest);
-  for (const TableLayout& table : here) {
+  ASSIGN_OR_RETURN(const bool tables_change,
+                   CheckKeptFeatures(job, EmbeddedFeatures(job), EmbeddedFeatures(before), "",
+                                     {"columns", "padding_id", "column", "categorical", "sequence",
+                                      "cross", "table"},
+                                     notices));
+  ASSIGN_OR_RETURN(const bool numbers_change,
+                   CheckKeptFeatures(job, NumericFeatures(job), NumericFeatures(before), " numeric",
+                                     {"column", "numeric"}, notices));
+  std::vector<std::string> kept, anew;
+  const std::vector<TableLayout> here = ResolveTables(job).sparse, there = TablesOf(manifest);
+  for (const TableLayout& table : ResolveTables(job).AllLayouts()) {
     const TableLayout* const old = Find(there, table.name);
-    if (old == nullptr) {
-      notices->push_back(
-          absl::StrCat("table '", table.name, "' is not in the checkpoint: its rows begin anew"));
-      continue;
-    }
+    if (old == nullptr) continue;
     const std::string difference = DescribeInitDifference(table, *old);
     if (!difference.empty()) return Differs(difference + ", in the checkpoint");
   }
-  for (const TableLayout& table : there) {
+  for (const TableLayout& table : here) {
+    if (Find(there, table.name) != nullptr) {
+      kept.push_back(table.name);
+      continue;
+    }
+    notices->push_back(
+        absl::StrCat("table '", table.name, "' is not in the checkpoint: its rows begin anew"));
+  }
+  for (const TableLayout& table : ResolveTables(before).sparse) {
     if (Find(here, table.name) != nullptr) continue;
     notices->push_back(
         absl::StrCat("table '", table.name, "' of the checkpoint is left out: the job has none"));
   }
-  const std::vector<DenseTable> layers = ResolveTables(job).dense;
-  const std::vector<DenseTable> layers_before = ResolveTables(before).dense;
-  const auto shape = [](const std::vector<DenseTable>& tensors, size_t i) {
-    if (i >= tensors.size()) return std::string("absent");
-    return absl::StrCat("'", tensors[i].layout.name, "' of ", tensors[i].rows, " x ",
-                        tensors[i].cols);
-  };
-  for (size_t i = 0; i < std::max(layers.size(), layers_before.size()); ++i) {
-    if (shape(layers, i) == shape(layers_before, i)) continue;
-    return Differs(absl::StrCat("the MLPs differ: a layer is ", shape(layers, i), " here, and was ",
-                                shape(layers_before, i), " in the checkpoint"));
+  RETURN_IF_ERROR(CheckLayers(job, before, numbers_change, tables_change, &anew));
+  if (!numbers_change && !tables_change) return anew;
+  std::vector<std::string> layers;
+  for (const DenseTable& tensor : ResolveTables(job).dense) {
+    const std::string& name = tensor.layout.name;
+    if (std::count(anew.begin(), anew.end(), name) == 0) layers.push_back(name);
   }
-  return absl::OkStatus();
+  notices->push_back(absl::StrCat(
+      "kept of the checkpoint: tables ", absl::StrJoin(kept, ", "), "; layers ",
+      absl::StrJoin(layers, ", "),
+      ". Their inputs are other features, so that they begin anew: ", absl::StrJoin(anew, ", ")));
+  return anew;
 }
 
 std::string ResolvedCpuIsa(const Job& job) {

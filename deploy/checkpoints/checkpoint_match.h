@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
 
@@ -29,12 +30,15 @@ absl::Status CheckData(const Job& job, const CheckpointManifest& manifest);
 absl::Status CheckDataFiles(const Job& job, const CheckpointManifest& manifest,
                             std::vector<std::string>* notices);
 
-// Whether a new job can begin with the rows of the checkpoint (Job.init_from): the features and
-// numeric columns are called the same, in the same order; each MLP layer has the same shape; tables
-// of the same name have rows of the same kind. `notices` gets a line for what begins empty, and for
-// what is left out. Errors: kFailedPrecondition (says what differs first).
-absl::Status CheckInit(const Job& job, const CheckpointManifest& manifest,
-                       std::vector<std::string>* notices);
+// Whether a new job can begin with the rows of the checkpoint (Job.init_from): features and numeric
+// columns of the same name are in the same order; each MLP layer has the same shape; tables of the
+// same name have rows of the same kind. Where features were added or dropped, the layer that reads
+// them begins anew: its tensors, which are not taken from the checkpoint, are returned. `notices`
+// gets a line for what begins empty, for what is left out, and then also for what is kept. Errors:
+// kFailedPrecondition (says what differs first).
+absl::StatusOr<std::vector<std::string>> CheckInit(const Job& job,
+                                                   const CheckpointManifest& manifest,
+                                                   std::vector<std::string>* notices);
 
 // What a job's workers compute with on this machine: "AVX2" or "AVX512", also where the job says
 // AUTO.

@@ -83,15 +83,17 @@ absl::Status FindInit(Job* job, std::vector<std::string>* notices) {
       const ListedCheckpoint found,
       LoadWholeCheckpoint(CheckpointStore(&disk, path.directory), path.name, nullptr, notices));
   const CheckpointManifest& manifest = found.manifest;
-  const absl::Status fits = CheckInit(*job, manifest, notices);
-  if (!fits.ok()) {
-    return absl::Status(fits.code(), absl::StrCat("init_from ", job->init_from(),
-                                                  " does not fit: ", fits.message()));
+  const absl::StatusOr<std::vector<std::string>> anew = CheckInit(*job, manifest, notices);
+  if (!anew.ok()) {
+    return absl::Status(anew.status().code(),
+                        absl::StrCat("init_from ", job->init_from(),
+                                     " does not fit: ", anew.status().message()));
   }
   InitCheckpoint* const init = job->mutable_init();
   init->set_directory(AbsolutePath(path.directory));
   init->set_name(found.name);
   init->set_generation(manifest.generation());
+  init->mutable_begins_anew()->Assign(anew->begin(), anew->end());
   init->set_steps(static_cast<uint64_t>(manifest.step() + 1) + manifest.job().init().steps());
   notices->push_back(absl::StrCat("beginning with the rows of checkpoint ", found.name, " of job '",
                                   manifest.job_id(), "' in ", init->directory()));

@@ -194,7 +194,9 @@ struct InitTable {
 
 std::vector<InitTable> InitTablesOf(const ServerConfig& config, const CheckpointManifest& init) {
   std::vector<InitTable> tables;
+  const std::vector<std::string>& anew = config.init_begins_anew;
   for (const TableLayout& there : TablesOf(init)) {
+    if (std::count(anew.begin(), anew.end(), there.name) > 0) continue;
     for (const TableLayout& here : config.tables) {
       if (here.name == there.name) tables.push_back({there.id, here.id});
     }

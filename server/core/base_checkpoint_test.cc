@@ -187,6 +187,29 @@ TEST_F(InitCheckpointTest, TablesAreMatchedByTheirNames) {
   }
 }
 
+TEST_F(InitCheckpointTest, TablesThatBeginAnewStayEmpty) {
+  const auto init = ReadInitManifest(&disk_, config_);
+  ASSERT_TRUE(init.ok()) << init.status();
+  const auto load = [&] {
+    TableSet tables(config_.tables, config_.seed);
+    const absl::Status loaded =
+        LoadInitRows(&disk_, config_, *init, 1, &tables, [](uint64_t) { return absl::OkStatus(); });
+    EXPECT_TRUE(loaded.ok()) << loaded;
+    RowsByName found;
+    AddRows(tables, kNoStep, &found);
+    return found;
+  };
+  const std::string anew = config_.tables[0].name;
+  RowsByName expected = load();
+  const size_t all = expected.size();
+  for (auto row = expected.begin(); row != expected.end();) {
+    row = row->first.first == anew ? expected.erase(row) : std::next(row);
+  }
+  ASSERT_LT(expected.size(), all);
+  config_.init_begins_anew = {anew};
+  EXPECT_EQ(load(), expected);
+}
+
 TEST_F(InitCheckpointTest, WhatDoesNotFitIsNamed) {
   config_.tables[0].optimizer.learning_rate_scale = 7;
   config_.tables[0].init_scale = 0.7f;

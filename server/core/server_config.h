@@ -39,8 +39,9 @@ struct ServerConfig {
   // Without base_checkpoint: the checkpoint of another run whose rows this server begins with,
   // below init_directory. Empty: none.
   std::string init_directory, init_checkpoint;
-  uint64_t init_generation = 0;         // As base_generation.
-  uint64_t init_steps = 0;              // That the optimizers had made before step 0.
+  uint64_t init_generation = 0;               // As base_generation.
+  uint64_t init_steps = 0;                    // That the optimizers had made before step 0.
+  std::vector<std::string> init_begins_anew;  // Tables of it whose rows are not taken.
   uint64_t checkpoint_every_steps = 0;  // A cut after every so many steps; 0: only those named.
   uint32_t checkpoint_full_every = 1;   // Every so many checkpoints hold all rows.
 };

@@ -89,6 +89,8 @@ absl::StatusOr<ServerConfig> ConfigFromProto(const ConfigureRequest& request) {
   config.init_checkpoint = request.init().name();
   config.init_generation = request.init().generation();
   config.init_steps = request.init().steps();
+  config.init_begins_anew = {request.init().begins_anew().begin(),
+                             request.init().begins_anew().end()};
   config.checkpoint_every_steps = request.checkpoint_every_steps();
   config.checkpoint_full_every = std::max(1u, request.checkpoint_full_every());
   for (const TableSpec& table : request.tables()) {

@@ -1,5 +1,6 @@
 """A run that begins with another run's checkpoint: the model is that of one run over all the data, whatever dies."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -129,8 +130,7 @@ class InitFromTest(ProcessTest):
         job = self.write_job('next', self.days[1])
         for flag, said in (('default_table.dim=16', "dim is 16 here, 8 there"),
                            ('default_table.optimizer.sgd={}', "optimizer"),
-                           ('dlrm.top=[64]', "'top.0.weight' of 359 x 64 here, and was 'top.0.weight' of 359 x 32"),
-                           ('data.num_categorical=25', "the checkpoint has a feature 'C26', the job has none")):
+                           ('dlrm.top=[64]', "'top.0.weight' of 359 x 64 here, and was 'top.0.weight' of 359 x 32")):
             refused = self.fails(job, '--init-from', first, '--set', flag, '--run-dir', self.run_dir)
             self.assertIn('init_from %s does not fit: ' % first, refused)
             self.assertIn(said, refused)
@@ -148,6 +148,35 @@ class InitFromTest(ProcessTest):
         self.assertEqual(code, 0, err)
         self.assertIn("table 'C2' is not in the checkpoint: its rows begin anew", out)
         self.assertIn('beginning with the rows of checkpoint step-000000002 of job', out)
+        # Features come and go: the others' rows stay, and the layer that reads them begins anew.
+        changed = self.write_job('changed', self.days[0], '\n'.join(
+            ['feature { column: "I2..I13" numeric { missing: 0 transform { log1p {} } } }',
+             'feature { column: "C1..C25" categorical { id: HEX separator: "," } }',
+             'feature { name: "C1xC2" cross { of: ["C1b", "C2b"] buckets: 1000 } }',
+             'feature { name: "C1b" column: "C1" table: "C1" categorical { id: HEX } }',
+             'feature { name: "C2b" column: "C2" table: "C2" categorical { id: HEX } }']))
+        with open(changed) as file:
+            text = file.read().replace('format: CRITEO_TSV path: "%s" test_share: 0' % self.days[0],
+                                       'train { path: "%s" criteo_tsv {} } split { last_share: 0 } '
+                                       'label { column: "label" }' % self.days[0])
+        with open(changed, 'w') as file:
+            file.write(text)
+        launcher = self.start('--init-from', self.run_dir + '-own', '--set=train.max_steps=1', job=changed,
+                              run_dir=self.run_dir + '-changed')
+        code, out, err = self.finish(launcher)
+        self.assertEqual(code, 0, err)
+        for said in ("the feature 'C1xC2' is new", "table 'C1xC2' is not in the checkpoint: its rows begin anew",
+                     "the feature 'C26' of the checkpoint is left out", "the numeric feature 'I1' of the checkpoint",
+                     "kept of the checkpoint: tables C1, C2, C3, ",
+                     "begin anew: bottom.0.weight, bottom.0.bias, top.0.weight, top.0.bias"):
+            self.assertIn(said, out)
+
+        def rows(name, table):
+            with open('%s-%s/server_stats.json' % (self.run_dir, name)) as file:
+                return sum(int(of['rows']) for server in json.load(file)['servers']
+                           for of in server['stats']['tables'] if of['name'] == table)
+        self.assertGreaterEqual(rows('changed', 'C3'), rows('own', 'C3'))
+        self.assertGreater(rows('changed', 'C3'), BATCH)
 
 
 if __name__ == '__main__':

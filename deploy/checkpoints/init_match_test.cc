@@ -1,0 +1,106 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/job/job_loader.h"
+#include "common/job/resolved_job.h"
+#include "common/math/table_spec.h"
+#include "deploy/checkpoints/checkpoint_match.h"
+
+namespace thermocline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A job with these numeric and categorical features, in their order.
+Job JobOfFeatures(const std::vector<std::string>& numbers, const std::vector<std::string>& ids,
+                  const std::string& more = "dlrm { bottom: 8 top: [8, 4] }") {
+  std::string text = R"(
+      name: "j" seed: 3
+      data { train { path: "log.csv" csv { header: true } } label { column: "y" } }
+      default_table { dim: 4 }
+      train { batch_size: 16 learning_rate { base: 0.1 } } )";
+  for (const std::string& name : numbers) {
+    absl::StrAppend(&text, "feature { column: '", name, "' numeric { missing: 0 } }\n");
+  }
+  for (const std::string& name : ids) {
+    absl::StrAppend(&text, "feature { column: '", name, "' categorical {} }\n");
+  }
+  const auto job = ParseJob(text + more, "j", {});
+  EXPECT_TRUE(job.ok()) << job.status();
+  return job.ok() ? *job : Job();
+}
+
+class InitMatchTest : public testing::Test {
+ protected:
+  InitMatchTest() : manifest_(ManifestOf(JobOfFeatures({"a", "b"}, {"u", "v", "w"}), "1.0")) {}
+
+  absl::StatusOr<std::vector<std::string>> Check(const Job& job) {
+    notices_.clear();
+    return CheckInit(job, manifest_, &notices_);
+  }
+
+  const CheckpointManifest manifest_;
+  std::vector<std::string> notices_;
+};
+
+TEST_F(InitMatchTest, TheSameFeaturesKeepAll) {
+  const auto anew = Check(JobOfFeatures({"a", "b"}, {"u", "v", "w"}));
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_THAT(*anew, IsEmpty());
+  EXPECT_THAT(notices_, IsEmpty());
+}
+
+TEST_F(InitMatchTest, AFeatureMoreBeginsTheLayerThatReadsIt) {
+  const auto anew = Check(JobOfFeatures({"a", "b"}, {"u", "new", "v", "w"}));
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_THAT(*anew, ElementsAre("top.0.weight", "top.0.bias"));
+  EXPECT_THAT(
+      notices_,
+      ElementsAre("the feature 'new' is new",
+                  "table 'new' is not in the checkpoint: its rows begin anew",
+                  AllOf(HasSubstr("kept the tables u, v, w, and the layers bottom.0.weight, "),
+                        HasSubstr("top.1.weight"), HasSubstr("; top.0.weight, top.0.bias begin"))));
+}
+
+// One in the place of another gives a layer of the same shape, whose rows say nothing of it.
+TEST_F(InitMatchTest, AFeatureInThePlaceOfAnother) {
+  const auto anew = Check(JobOfFeatures({"a", "b"}, {"u", "new", "w"}));
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_THAT(*anew, ElementsAre("top.0.weight", "top.0.bias"));
+  EXPECT_THAT(notices_,
+              Contains("the feature 'v' of the checkpoint is left out: the job has none"));
+  EXPECT_THAT(notices_, Contains("table 'v' of the checkpoint is left out: the job has none"));
+}
+
+TEST_F(InitMatchTest, ANumberLessBeginsTheBottomsFirstLayer) {
+  const auto anew = Check(JobOfFeatures({"b"}, {"u", "v", "w"}));
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_THAT(*anew, ElementsAre("bottom.0.weight", "bottom.0.bias"));
+  EXPECT_THAT(notices_,
+              Contains("the numeric feature 'a' of the checkpoint is left out: the job has none"));
+}
+
+TEST_F(InitMatchTest, WhatDoesNotFitIsRefused) {
+  const auto refused = [&](const Job& job) {
+    const auto anew = Check(job);
+    EXPECT_EQ(anew.status().code(), absl::StatusCode::kFailedPrecondition);
+    return std::string(anew.status().message());
+  };
+  EXPECT_THAT(refused(JobOfFeatures({"a", "b"}, {"v", "u", "w"})),
+              HasSubstr("name is \"v\", and the checkpoint was made with \"u\""));
+  EXPECT_THAT(refused(JobOfFeatures({"a", "b"}, {"u", "v"}, "dlrm { bottom: 8 top: [9, 4] }")),
+              HasSubstr("the MLPs differ: a layer is 'top.0.weight'"));
+  EXPECT_THAT(refused(JobOfFeatures({"a"}, {"u", "v", "w"}, "dlrm { bottom: [8, 8] top: [8, 4] }")),
+              HasSubstr("the MLPs differ"));
+}
+
+}  // namespace
+}  // namespace thermocline
