@@ -62,12 +62,11 @@ TEST_F(InitMatchTest, AFeatureMoreBeginsTheLayerThatReadsIt) {
   const auto anew = Check(JobOfFeatures({"a", "b"}, {"u", "new", "v", "w"}));
   ASSERT_TRUE(anew.ok()) << anew.status();
   EXPECT_THAT(*anew, ElementsAre("top.0.weight", "top.0.bias"));
-  EXPECT_THAT(
-      notices_,
-      ElementsAre("the feature 'new' is new",
-                  "table 'new' is not in the checkpoint: its rows begin anew",
-                  AllOf(HasSubstr("kept the tables u, v, w, and the layers bottom.0.weight, "),
-                        HasSubstr("top.1.weight"), HasSubstr("; top.0.weight, top.0.bias begin"))));
+  EXPECT_THAT(notices_, ElementsAre("the feature 'new' is new",
+                                    "table 'new' is not in the checkpoint: its rows begin anew",
+                                    AllOf(HasSubstr("tables u, v, w; layers bottom.0.weight, "),
+                                          HasSubstr("top.1.weight"),
+                                          HasSubstr("begin anew: top.0.weight, top.0.bias"))));
 }
 
 // One in the place of another gives a layer of the same shape, whose rows say nothing of it.
