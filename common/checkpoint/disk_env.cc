@@ -71,7 +71,7 @@ class RandomAccessFile : public rocksdb::FSRandomAccessFile {
     if (bytes == 0) return IOStatus::OK();
     const absl::Status status = file_->ReadAt(offset, absl::MakeSpan(scratch, bytes));
     if (status.ok()) {
-      activity_->CountRead(offset, scratch, bytes);
+      if (activity_->counts_reads) activity_->CountRead(offset, scratch, bytes);
       return IOStatus::OK();
     }
     activity_->Record(status);

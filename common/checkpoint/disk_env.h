@@ -31,8 +31,9 @@ class DiskActivity {
   uint32_t tail_crc32c = 0;          // Of what lies behind it.
   void Count(const char* data, size_t size);
 
-  // The checksum of the bytes read of the one file, from its beginning up to the first gap. Only
-  // the reading thread uses it.
+  // The checksum of the bytes read of the one file, from its beginning up to the first gap. Where
+  // several threads read, nothing is counted.
+  bool counts_reads = true;  // Constant after construction.
   uint64_t read_through = 0;
   uint32_t read_crc32c = 0;
   void CountRead(uint64_t offset, const char* data, size_t size);

@@ -33,17 +33,40 @@ absl::StatusOr<std::unique_ptr<RowLookup>> RowLookup::Open(Disk* disk, const std
                                                            const CheckpointManifest& manifest,
                                                            ThreadPool* threads) {
   std::unique_ptr<RowLookup> lookup(new RowLookup(manifest, threads));
-  lookup->files_.resize(threads->num_threads());
-  for (std::vector<Files>& of_thread : lookup->files_) {
-    for (const CheckpointShard& shard : manifest.shards()) {
-      Files& files = of_thread.emplace_back();
-      for (auto listed = shard.files().rbegin(); listed != shard.files().rend(); ++listed) {
-        ASSIGN_OR_RETURN(files.emplace_back(),
-                         RowsFileReader::Open(disk, directory, *listed, RowsFileUse::kSingleRows));
-      }
+  struct Opened {
+    const CheckpointFile* listed;
+    std::unique_ptr<RowsFileReader>* reader;
+    absl::Status status;
+  };
+  std::vector<Opened> all;
+  lookup->files_.resize(manifest.shards_size());
+  for (int shard = 0; shard < manifest.shards_size(); ++shard) {
+    const auto& listed = manifest.shards(shard).files();
+    Files& files = lookup->files_[shard];
+    files.resize(listed.size());
+    for (int i = 0; i < listed.size(); ++i) {
+      all.push_back({&listed[listed.size() - 1 - i], &files[i], absl::OkStatus()});
     }
   }
+  threads->ParallelFor(static_cast<int64_t>(all.size()), [&](int64_t i, int) {
+    auto reader = RowsFileReader::Open(disk, directory, *all[i].listed, RowsFileUse::kSingleRows);
+    all[i].status = reader.status();
+    if (reader.ok()) *all[i].reader = *std::move(reader);
+  });
+  for (const Opened& opened : all) RETURN_IF_ERROR(opened.status);
+  lookup->readers_.resize(threads->num_threads());
+  for (std::vector<Files>& of_thread : lookup->readers_) of_thread.resize(manifest.shards_size());
   return lookup;
+}
+
+const RowLookup::Files& RowLookup::ReadersOf(int thread, uint32_t shard) {
+  Files& readers = readers_[thread][shard];
+  if (readers.empty()) {
+    for (const std::unique_ptr<RowsFileReader>& file : files_[shard]) {
+      readers.push_back(file->Share());
+    }
+  }
+  return readers;
 }
 
 std::vector<RowLookup::Range> RowLookup::RangesOf(absl::Span<const RowKey> wanted) const {
@@ -99,7 +122,7 @@ absl::Status RowLookup::Read(absl::Span<const RowKey> wanted, OnFound found) {
   const std::vector<Range> ranges = RangesOf(wanted);
   std::vector<absl::Status> statuses(ranges.size());
   threads_->ParallelFor(static_cast<int64_t>(ranges.size()), [&](int64_t i, int thread) {
-    statuses[i] = ReadRange(wanted, ranges[i], files_[thread][ranges[i].shard], found);
+    statuses[i] = ReadRange(wanted, ranges[i], ReadersOf(thread, ranges[i].shard), found);
   });
   for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
   return absl::OkStatus();

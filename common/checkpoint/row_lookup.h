@@ -27,9 +27,9 @@ namespace thermocline {
 // Errors of all calls name the file: kDataLoss (damaged or missing), kUnavailable (the disk).
 class RowLookup {
  public:
-  // Opens all files for each of the `threads`, which outlive it, as does `disk`. Memory: for each
-  // thread the files' indexes, about 40 bytes for each 64 KiB of rows. REQUIRES:
-  // CheckManifest(manifest) is OK.
+  // Opens each file once, several at a time. `disk` and `threads` outlive it. Memory: the files'
+  // indexes, about 40 bytes for each 64 KiB of rows, and for each thread a block of each file that
+  // it reads. REQUIRES: CheckManifest(manifest) is OK.
   static absl::StatusOr<std::unique_ptr<RowLookup>> Open(Disk* disk, const std::string& directory,
                                                          const CheckpointManifest& manifest,
                                                          ThreadPool* threads);
@@ -45,6 +45,8 @@ class RowLookup {
 
   RowLookup(const CheckpointManifest& manifest, ThreadPool* threads);
   std::vector<Range> RangesOf(absl::Span<const RowKey> wanted) const;
+  // A thread's own readers of the files of a shard. Called by that thread.
+  const Files& ReadersOf(int thread, uint32_t shard);
   absl::Status ReadRange(absl::Span<const RowKey> wanted, const Range& range, const Files& files,
                          OnFound found) const;
   // Whether the key has it. Errors: kDataLoss (it can't be of this checkpoint)
@@ -53,7 +55,8 @@ class RowLookup {
   const ClusterMap shards_;
   const int64_t last_step_;
   ThreadPool* const threads_;
-  std::vector<std::vector<Files>> files_;              // By thread, then shard.
+  std::vector<Files> files_;                           // By shard.
+  std::vector<std::vector<Files>> readers_;            // By thread, then shard; made when used.
   absl::flat_hash_map<uint32_t, TableLayout> tables_;  // By id.
 };
 

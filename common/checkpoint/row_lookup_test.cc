@@ -1,6 +1,8 @@
 #include "common/checkpoint/row_lookup.h"
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -66,6 +68,33 @@ TEST_F(RowLookupTest, FindsTheNewestOfEachRowAndNoOther) {
       for (size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(found[i], wanted[keys[i]]) << i;
     }
   }
+}
+
+// Descriptors and the indexes of files do not grow with the number of threads.
+TEST_F(RowLookupTest, ThreadsShareFiles) {
+  class CountingDisk : public SimulatedDisk {
+   public:
+    explicit CountingDisk(const SimulatedDisk& disk) : SimulatedDisk(disk) {}
+    absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) override {
+      ++opened;
+      return SimulatedDisk::Open(path);
+    }
+    std::atomic<int> opened{0};
+  } disk(disk_);
+  std::vector<RowKey> keys;
+  for (const auto& [key, row] : rows_) keys.push_back(key);
+  std::vector<int> opened;
+  for (const int num_threads : {1, 4}) {
+    disk.opened = 0;
+    ThreadPool threads(num_threads);
+    auto lookup = RowLookup::Open(&disk, kDirectory, manifest_, &threads);
+    ASSERT_TRUE(lookup.ok()) << lookup.status();
+    std::atomic<size_t> found{0};
+    ASSERT_TRUE((*lookup)->Read(keys, [&](size_t, const SavedRow&) { ++found; }).ok());
+    EXPECT_EQ(found, keys.size());
+    opened.push_back(disk.opened);
+  }
+  EXPECT_EQ(opened[0], opened[1]);
 }
 
 // Older files still have rows that are forgotten by now, or whose keys are counted anew.

@@ -75,6 +75,9 @@ class RowsFileReader {
                                                               RowsFileUse use = RowsFileUse::kScan);
   ~RowsFileReader();
 
+  // A reader of the same open file for another thread, which calls this. REQUIRES: kSingleRows
+  std::unique_ptr<RowsFileReader> Share() const;
+
   // The next row, at first the file's first. False: there is none. Checks that the partition is the
   // key's and that the keys ascend.
   absl::StatusOr<bool> Next(SavedRow* row);
@@ -82,12 +85,13 @@ class RowsFileReader {
   void Seek(const RowKey& key);
 
   // Whether every byte of the file is as the manifest says. Reads only the bytes that Next has not
-  // read, which are few once it has returned all rows. Also kDataLoss: a byte differs.
+  // read, which are few once it has returned all rows of a kScan. Also kDataLoss: a byte differs.
   absl::Status CheckBytes() const;
 
   const std::string& path() const;  // Directory included
 
  private:
+  struct File;
   struct Rep;
   explicit RowsFileReader(std::unique_ptr<Rep> rep);
 

@@ -30,14 +30,18 @@ absl::Status CheckTail(const ReadFile& file, const CheckpointFile& listed,
 
 }  // namespace
 
-struct RowsFileReader::Rep {
-  Rep(Disk* disk, std::string path, const CheckpointFile& listed)
+// An open file. Of those for single rows, several readers share it.
+struct RowsFileReader::File {
+  File(Disk* disk, std::string path, const CheckpointFile& listed, RowsFileUse use)
       : disk(disk),
         path(std::move(path)),
         listed(listed),
+        use(use),
         activity(std::make_shared<DiskActivity>()),
         env(NewDiskEnv(disk, activity)),
-        sst(RowsFileOptions(env.get())) {}
+        sst(RowsFileOptions(env.get())) {
+    activity->counts_reads = use == RowsFileUse::kScan;
+  }
 
   absl::Status Error(const rocksdb::Status& status) const {
     const absl::Status error = activity->error();
@@ -47,9 +51,25 @@ struct RowsFileReader::Rep {
   Disk* const disk;
   const std::string path;
   const CheckpointFile listed;
+  const RowsFileUse use;
   const std::shared_ptr<DiskActivity> activity;
   const std::unique_ptr<rocksdb::Env> env;
   rocksdb::SstFileReader sst;
+};
+
+// A place in it.
+struct RowsFileReader::Rep {
+  explicit Rep(std::shared_ptr<File> of) : file(std::move(of)) {
+    // Turns off counters per thread that are never read, one of every comparison of keys among
+    // them.
+    rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable);
+    rocksdb::ReadOptions options;
+    if (file->use == RowsFileUse::kScan) options.readahead_size = kReadAheadBytes;
+    options.fill_cache = false;
+    rows.reset(file->sst.NewIterator(options));
+  }
+
+  const std::shared_ptr<File> file;
   std::unique_ptr<rocksdb::Iterator> rows;
   bool positioned = false;  // `rows` is positioned at the next row.
   std::optional<RowKey> last_key;
@@ -59,44 +79,45 @@ struct RowsFileReader::Rep {
 RowsFileReader::RowsFileReader(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
 RowsFileReader::~RowsFileReader() = default;
 
-const std::string& RowsFileReader::path() const { return rep_->path; }
+const std::string& RowsFileReader::path() const { return rep_->file->path; }
 
 absl::StatusOr<std::unique_ptr<RowsFileReader>> RowsFileReader::Open(Disk* disk,
                                                                      const std::string& directory,
-                                                                     const CheckpointFile& file,
+                                                                     const CheckpointFile& listed,
                                                                      RowsFileUse use) {
-  auto rep = std::make_unique<Rep>(disk, absl::StrCat(directory, "/", file.path()), file);
+  const auto file =
+      std::make_shared<File>(disk, absl::StrCat(directory, "/", listed.path()), listed, use);
   {
-    ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> opened, OpenListedFile(disk, rep->path, file));
-    RETURN_IF_ERROR(CheckTail(*opened, file, rep->path));
+    ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> opened,
+                     OpenListedFile(disk, file->path, listed));
+    RETURN_IF_ERROR(CheckTail(*opened, listed, file->path));
   }
-  // Turns off counters per thread that are never read, one of every comparison of keys among them.
-  rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable);
-  const rocksdb::Status opened = rep->sst.Open(rep->path);
-  if (!opened.ok()) return rep->Error(opened);
-  const auto properties = rep->sst.GetTableProperties();
-  RETURN_IF_ERROR(rep->activity->error());  // RocksDB goes on without properties.
-  if (properties == nullptr) return DamagedFile(rep->path, "its properties can't be read");
-  if (properties->num_entries != file.rows()) {
-    return DamagedFile(rep->path, absl::StrCat("it has ", properties->num_entries,
-                                               " rows, the manifest says ", file.rows()));
+  const rocksdb::Status opened = file->sst.Open(file->path);
+  if (!opened.ok()) return file->Error(opened);
+  const auto properties = file->sst.GetTableProperties();
+  RETURN_IF_ERROR(file->activity->error());  // RocksDB goes on without properties.
+  if (properties == nullptr) return DamagedFile(file->path, "its properties can't be read");
+  if (properties->num_entries != listed.rows()) {
+    return DamagedFile(file->path, absl::StrCat("it has ", properties->num_entries,
+                                                " rows, the manifest says ", listed.rows()));
   }
-  rocksdb::ReadOptions options;
-  if (use == RowsFileUse::kScan) options.readahead_size = kReadAheadBytes;
-  options.fill_cache = false;
-  rep->rows.reset(rep->sst.NewIterator(options));
-  return std::unique_ptr<RowsFileReader>(new RowsFileReader(std::move(rep)));
+  return std::unique_ptr<RowsFileReader>(new RowsFileReader(std::make_unique<Rep>(file)));
+}
+
+std::unique_ptr<RowsFileReader> RowsFileReader::Share() const {
+  CHECK(rep_->file->use == RowsFileUse::kSingleRows);
+  return std::unique_ptr<RowsFileReader>(new RowsFileReader(std::make_unique<Rep>(rep_->file)));
 }
 
 absl::Status RowsFileReader::CheckBytes() const {
-  const DiskActivity& activity = *rep_->activity;
-  ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> file,
-                   OpenListedFile(rep_->disk, rep_->path, rep_->listed));
+  const File& file = *rep_->file;
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> opened,
+                   OpenListedFile(file.disk, file.path, file.listed));
   ASSIGN_OR_RETURN(const uint32_t crc,
-                   Crc32cFrom(*file, activity.read_through, activity.read_crc32c));
-  if (crc == rep_->listed.crc32c()) return absl::OkStatus();
-  return DamagedFile(rep_->path, absl::StrFormat("its CRC-32C is %08x, the manifest says %08x", crc,
-                                                 rep_->listed.crc32c()));
+                   Crc32cFrom(*opened, file.activity->read_through, file.activity->read_crc32c));
+  if (crc == file.listed.crc32c()) return absl::OkStatus();
+  return DamagedFile(file.path, absl::StrFormat("its CRC-32C is %08x, the manifest says %08x", crc,
+                                                file.listed.crc32c()));
 }
 
 void RowsFileReader::Seek(const RowKey& key) {
@@ -115,7 +136,7 @@ absl::StatusOr<bool> RowsFileReader::Next(SavedRow* row) {
     rep_->rows->SeekToFirst();
   }
   if (!rep_->rows->Valid()) {
-    if (!rep_->rows->status().ok()) return rep_->Error(rep_->rows->status());
+    if (!rep_->rows->status().ok()) return rep_->file->Error(rep_->rows->status());
     rep_->positioned = true;  // There is no later row either.
     return false;
   }
@@ -123,15 +144,15 @@ absl::StatusOr<bool> RowsFileReader::Next(SavedRow* row) {
   const std::optional<RowKey> key = DecodeRowKey({key_bytes.data(), key_bytes.size()});
   if (!key.has_value() ||
       !DecodeRowValue({value.data(), value.size()}, &row->lookups, &row->changed, &rep_->values)) {
-    return DamagedFile(rep_->path, "a row has the wrong size");
+    return DamagedFile(path(), "a row has the wrong size");
   }
   if (!(*key == RowKeyOf(key->table, key->key))) {
-    return DamagedFile(rep_->path, absl::StrCat("key ", key->key, " of table ", key->table.value(),
-                                                " is not of partition ", key->partition));
+    return DamagedFile(path(), absl::StrCat("key ", key->key, " of table ", key->table.value(),
+                                            " is not of partition ", key->partition));
   }
   if (rep_->last_key.has_value() && !(*rep_->last_key < *key)) {
-    return DamagedFile(rep_->path, absl::StrCat("key ", key->key, " of table ", key->table.value(),
-                                                " is not behind the one before it"));
+    return DamagedFile(path(), absl::StrCat("key ", key->key, " of table ", key->table.value(),
+                                            " is not behind the one before it"));
   }
   rep_->last_key = row->key = *key;
   row->values = rep_->values;
