@@ -46,11 +46,14 @@ absl::StatusOr<Json> ScanData(const std::string& bin_dir, const Job& job, int fd
 
 }  // namespace
 
+absl::Status CheckFiguresFlags(const FiguresFlags& flags) {
+  if (!flags.scan || flags.file.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("give --figures or --scan, not both");
+}
+
 absl::StatusOr<std::optional<Json>> FiguresOf(const Job& job, const FiguresFlags& flags, int fd,
                                               SignalWatch* signals) {
-  if (flags.scan && !flags.file.empty()) {
-    return absl::InvalidArgumentError("give --figures or --scan, not both");
-  }
+  RETURN_IF_ERROR(CheckFiguresFlags(flags));
   if (!flags.scan && flags.file.empty()) return std::nullopt;
   absl::StatusOr<Json> found =
       flags.scan ? ScanData(flags.bin_dir, job, fd, signals) : ReadFigures(flags.file);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "deploy/plan/job_plan.h"
 #include "deploy/runner/signal_watch.h"
@@ -20,8 +21,11 @@ struct FiguresFlags {
   std::string bin_dir;
 };
 
-// nullopt: neither was asked for. Shows the scan's progress on `fd`. Errors: kInvalidArgument (both
-// were; the file is none of inspect's), kNotFound, those of the scan.
+// Errors: kInvalidArgument (both are given).
+absl::Status CheckFiguresFlags(const FiguresFlags& flags);
+
+// nullopt: neither was asked for. Shows the scan's progress on `fd`. Errors: kInvalidArgument (as
+// CheckFiguresFlags; the file is none of inspect's), kNotFound, those of the scan.
 absl::StatusOr<std::optional<nlohmann::ordered_json>> FiguresOf(const Job& job,
                                                                 const FiguresFlags& flags, int fd,
                                                                 SignalWatch* signals);

@@ -16,10 +16,11 @@ int RunPlan(const PlanFlags& flags) {
     ReportFailure(why.message(), &signals);
     return absl::IsUnavailable(why) || absl::IsCancelled(why) ? kExitFailed : kExitUsage;
   };
+  const FiguresFlags from = {flags.figures, flags.scan, flags.bin_dir};
+  if (const absl::Status given = CheckFiguresFlags(from); !given.ok()) return fail(given);
   const auto job = LoadJobOf(flags);
   if (!job.ok()) return fail(job.status());
-  const auto figures = FiguresOf(*job, {flags.figures, flags.scan, flags.bin_dir},
-                                 flags.json ? STDERR_FILENO : STDOUT_FILENO, &signals);
+  const auto figures = FiguresOf(*job, from, flags.json ? STDERR_FILENO : STDOUT_FILENO, &signals);
   if (!figures.ok()) return fail(figures.status());
   PlanInputs inputs;
   if (figures->has_value()) inputs.figures = &**figures;

@@ -85,9 +85,9 @@ absl::Status FindInit(Job* job, std::vector<std::string>* notices) {
   const CheckpointManifest& manifest = found.manifest;
   const absl::StatusOr<std::vector<std::string>> anew = CheckInit(*job, manifest, notices);
   if (!anew.ok()) {
-    return absl::Status(anew.status().code(),
-                        absl::StrCat("init_from ", job->init_from(),
-                                     " does not fit: ", anew.status().message()));
+    return absl::Status(
+        anew.status().code(),
+        absl::StrCat("init_from ", job->init_from(), " does not fit: ", anew.status().message()));
   }
   InitCheckpoint* const init = job->mutable_init();
   init->set_directory(AbsolutePath(path.directory));

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/training/small_job.h"
 #include "worker/data/dataset.h"
+#include "worker/data/lookup_limit.h"
 #include "worker/fae/pack.h"
 #include "worker/fae/pack_identity.h"
 #include "worker/fae/pack_writer.h"
@@ -127,7 +128,7 @@ class FaeTest : public testing::TestWithParam<const char*> {
     identity.job = IdentifyJob(job);
     ASSERT_TRUE(IdentifyData(job, &identity).ok());
     ASSERT_TRUE(CreateDirectories(&disk, job.calibration().directory()).ok());
-    auto writer = PackWriter::Create(&disk, PackPath(job), identity, kBatch);
+    auto writer = PackWriter::Create(&disk, PackPath(job), identity, kBatch, LookupLimitOf(job));
     ASSERT_TRUE(writer.ok()) << writer.status();
     const std::unique_ptr<Batch> rows = ReadTrainingRows(job);
     for (int i = 0; i < rows->size; ++i) {

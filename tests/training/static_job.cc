@@ -12,6 +12,7 @@
 #include "common/job/resolved_job.h"
 #include "gtest/gtest.h"
 #include "worker/data/dataset.h"
+#include "worker/data/lookup_limit.h"
 #include "worker/fae/pack.h"
 #include "worker/fae/pack_identity.h"
 #include "worker/fae/pack_writer.h"
@@ -55,7 +56,8 @@ Job WithStaticCache(const Job& job, const std::string& budget, int window_steps,
   identity.job = IdentifyJob(with_cache);
   EXPECT_TRUE(IdentifyData(with_cache, &identity).ok());
   EXPECT_TRUE(CreateDirectories(&disk, with_cache.calibration().directory()).ok());
-  auto writer = PackWriter::Create(&disk, PackPath(with_cache), identity, /*batch_size=*/1);
+  auto writer = PackWriter::Create(&disk, PackPath(with_cache), identity, /*batch_size=*/1,
+                                   LookupLimitOf(with_cache));
   EXPECT_TRUE(writer.ok()) << writer.status();
   const absl::Status written = (*writer)->Finish(FindHotKeys(job, least_lookups), "{}");
   EXPECT_TRUE(written.ok()) << written;
