@@ -15,6 +15,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/disk/file_list.h"
+#include "common/disk/retry_io.h"
 #include "common/job/job_data.h"
 
 namespace thermocline {
@@ -34,9 +35,10 @@ absl::StatusOr<uint32_t> ChecksumAt(const std::string& path, int fd, int64_t off
                                     int64_t bytes) {
   std::string text(static_cast<size_t>(bytes), '\0');
   for (size_t done = 0; done < text.size();) {
-    const ssize_t n = pread(fd, &text[done], text.size() - done,
-                            static_cast<off_t>(offset + static_cast<int64_t>(done)));
-    if (n < 0 && errno == EINTR) continue;
+    const ssize_t n = RetryIo([&] {
+      return pread(fd, &text[done], text.size() - done,
+                   static_cast<off_t>(offset + static_cast<int64_t>(done)));
+    });
     if (n < 0) return FileError(path, errno);
     if (n == 0) return absl::UnavailableError(absl::StrCat(path, ": gets shorter"));
     done += static_cast<size_t>(n);
@@ -100,10 +102,12 @@ absl::StatusOr<FileIdentity> IdentifyFile(const std::string& path, ObjectStore* 
   if (IsObjectPath(path)) return IdentifyObject(path, store, end_bytes);
   FileIdentity identity;
   struct stat info;
-  if (stat(path.c_str(), &info) != 0) return FileError(path, errno);
+  if (RetryIo([&] { return stat(path.c_str(), &info); }) != 0) return FileError(path, errno);
   if (!S_ISREG(info.st_mode)) return identity;
-  const int fd =
-      end_bytes == 0 ? -1 : open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  const auto open_file = [&]() -> ssize_t {
+    return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  };
+  const int fd = end_bytes == 0 ? -1 : static_cast<int>(RetryIo(open_file));
   const absl::Cleanup close_file = [fd] {
     if (fd >= 0) close(fd);
   };

@@ -77,7 +77,10 @@ absl::StatusOr<JobResult> JobReporter::OnEnd(const absl::Status& status) {
   if (!status.ok()) json["reason"] = std::string(status.message());
   json["has_summary"] = has_summary_;
   Append(std::move(json));
-  if (!result_.has_value()) return status;
+  if (!result_.has_value()) {
+    if (committed_ > 0) Tell(absl::StrCat("checkpoint ", last_checkpoint_, " is the last"));
+    return status;
+  }
   result_->shortfall = status;
   return *std::move(result_);
 }

@@ -142,7 +142,7 @@ class DataTest(ProcessTest):
             rollbacks = [line for line in metrics if '"rollback"' in line]
         self.assertEqual(len(rollbacks), 1, rollbacks)
         self.assertIn('worker 0 exited with code 4', rollbacks[0])
-        self.assertIn('day-0.gz: cannot read: Input/output error', rollbacks[0])
+        self.assertIn('day-0.gz: Input/output error', rollbacks[0])
         # The run directory has the resolved form of both, which train the same model.
         with open(self.run_dir + '-short/job.textproto') as job:
             resolved = job.read()

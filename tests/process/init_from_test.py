@@ -151,7 +151,7 @@ class InitFromTest(ProcessTest):
         # Features come and go: the others' rows stay, and the layer that reads them begins anew.
         changed = self.write_job('changed', self.days[0], '\n'.join(
             ['feature { column: "I2..I13" numeric { missing: 0 transform { log1p {} } } }',
-             'feature { column: "C1..C25" categorical { id: HEX separator: "," } }',
+             'feature { column: "C1..C25" categorical { id: HEX } }',
              'feature { name: "C1xC2" cross { of: ["C1b", "C2b"] buckets: 1000 } }',
              'feature { name: "C1b" column: "C1" table: "C1" categorical { id: HEX } }',
              'feature { name: "C2b" column: "C2" table: "C2" categorical { id: HEX } }']))

@@ -283,7 +283,7 @@ class TorchTest(ProcessTest):
     def test_a_job_that_inspect_wrote(self):
         # Every kind of column that it knows: PyTorch reads the log as `predict` does.
         random_ = random.Random(3)
-        log, job = self.run_dir + '.csv', self.run_dir + '.textproto'
+        log, job = self.run_dir + '.csv', self.run_dir + '-drafted.textproto'
         header = 'when,user,code,shop,price,temper,tags,seen,note,bought\n'
         with open(log, 'w', encoding='utf-8') as file:
             file.write(header)
