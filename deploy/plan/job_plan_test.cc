@@ -136,7 +136,7 @@ TEST(JobPlan, MemoryGrowsWithRowsAndState) {
   const JobPlan adam = Plan(Load({"default_table.optimizer.adam={}"}), &figures);
   const double adam_row = static_cast<double>(adam.tables[0].memory_bytes) / 200000;
   EXPECT_NEAR(adam_row - row, 64, 2);
-  EXPECT_EQ(adagrad.tables[0].checkpoint_bytes, 200000u * (14 + 8 + 128));
+  EXPECT_EQ(adagrad.tables[0].checkpoint_bytes, 200000u * (14 + 8 + 128 + 12));
   const JobPlan spilled = Plan(Load({"default_table.storage.rocksdb.memory=4MiB"}), &figures);
   EXPECT_LT(spilled.tables[0].memory_bytes, (8u << 20) + 2 * 200000);
   EXPECT_GT(spilled.tables[0].spilled_bytes, 200000u * 150);
@@ -200,7 +200,7 @@ TEST(JobPlan, EveryWorkerHasTheHotRows) {
 TEST(JobPlan, APackTakesDiskAndItsProgramMemoryBeforeAllOthers) {
   const Json figures = Figures();
   EXPECT_TRUE(Plan(Load(), &figures).pack.empty());
-  const Job job = Load({"fae.budget=1MiB", "fae.schedule.fixed=true"});
+  const Job job = Load({"fae.budget=1MiB", "fae.schedule.fixed=true", "checkpoint.none=true"});
   const JobPlan plan = Plan(job, &figures);
   // Of nine tenths of the rows, three keys and a label; 879 batches; 8,192 hot rows.
   const uint64_t pack = PartOf(plan.disk, "pack of hot and cold batches");
