@@ -114,6 +114,10 @@ class ControllerStream::Call : public grpc::ClientBidiReactor<NodeReport, NodeOr
     };
     mutex_.AwaitWithTimeout(absl::Condition(&is_over), timeout);
   }
+  void AwaitEnd(absl::Duration timeout) {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(&is_done_), timeout);
+  }
 
  private:
   void Release() {
@@ -198,7 +202,10 @@ void ControllerStream::AwaitWritten(absl::Duration timeout) {
 
 void ControllerStream::Close(absl::Duration timeout) {
   AwaitWritten(timeout);
+  const std::shared_ptr<Call> call = call_;
   Leave();
+  // A process that ends amid a call is aborted by gRPC's threads, which run on.
+  if (call != nullptr) call->AwaitEnd(timeout);
 }
 
 }  // namespace thermocline

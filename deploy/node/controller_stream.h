@@ -39,7 +39,7 @@ class ControllerStream {
   absl::Duration UntilNextLook() const;
   // Waits, at most for `timeout`, until the report that was written has left.
   void AwaitWritten(absl::Duration timeout);
-  // The same; then ends the stream.
+  // The same; then ends the stream, and waits as long for its end.
   void Close(absl::Duration timeout);
 
  private:

@@ -98,17 +98,18 @@ void AddTlsFlags(const TlsFiles& tls, std::vector<std::string>* command) {
   command->push_back(absl::StrCat("--tls_ca=", tls.ca));
 }
 
-// Whether the file begins as a script.
+// Whether the file is a wrapper of deploy/package.sh: a script that starts a program of
+// "programs/".
 absl::StatusOr<bool> ExtendByFile(const std::string& path, uint32_t* crc) {
   std::ifstream file(path, std::ios::binary);
   std::string block(1 << 20, '\0');
   std::string begin;
   while (file.read(block.data(), static_cast<std::streamsize>(block.size())), file.gcount() > 0) {
-    if (begin.empty()) begin = block.substr(0, 2);
+    if (begin.empty()) begin = block.substr(0, std::min<size_t>(file.gcount(), 4096));
     *crc = ExtendCrc32c(*crc, block.data(), static_cast<size_t>(file.gcount()));
   }
   if (!file.eof()) return absl::UnavailableError(absl::StrCat("can't read ", path));
-  return begin == "#!";
+  return absl::StartsWith(begin, "#!") && absl::StrContains(begin, "/programs/");
 }
 
 }  // namespace
@@ -130,8 +131,8 @@ absl::StatusOr<std::string> DigestOfPrograms(const JobPrograms& programs) {
   std::string digest = programs.build;
   for (const std::string& path : {programs.server, programs.worker}) {
     uint32_t crc = 0;
-    ASSIGN_OR_RETURN(const bool is_script, ExtendByFile(path, &crc));
-    if (is_script) {  // The package's wrapper: what it starts lies beside it.
+    ASSIGN_OR_RETURN(const bool is_wrapper, ExtendByFile(path, &crc));
+    if (is_wrapper) {  // What it starts lies beside it.
       const std::filesystem::path wrapper(path);
       const auto program = wrapper.parent_path().parent_path() / "programs" / wrapper.filename();
       RETURN_IF_ERROR(ExtendByFile(program.string(), &crc).status());

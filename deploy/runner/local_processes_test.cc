@@ -54,7 +54,7 @@ TEST_F(LocalFilesTest, ThePackagesDigestIsOfWhatItsWrappersStart) {
   programs.server = folder_ + "/bin/server";
   programs.worker = folder_ + "/bin/worker";
   for (const char* name : {"server", "worker"}) {
-    Write(absl::StrCat("bin/", name), "#!/bin/sh\nexec");
+    Write(absl::StrCat("bin/", name), "#!/bin/sh\nexec $package/programs/" + std::string(name));
     Write(absl::StrCat("programs/", name), "ELF");
   }
   const auto first = DigestOfPrograms(programs);
@@ -64,9 +64,11 @@ TEST_F(LocalFilesTest, ThePackagesDigestIsOfWhatItsWrappersStart) {
   EXPECT_NE(*DigestOfPrograms(programs), *first);
   fs::remove(folder_ + "/programs/worker");
   EXPECT_EQ(DigestOfPrograms(programs).status().code(), absl::StatusCode::kUnavailable);
-  // A program that is none of a package stands for itself.
-  Write("bin/worker", "ELF");
-  EXPECT_TRUE(DigestOfPrograms(programs).ok());
+  // A program, or a script, that is none of a package stands for itself.
+  for (const char* text : {"ELF", "#!/bin/sh\nexec worker"}) {
+    Write("bin/worker", text);
+    EXPECT_TRUE(DigestOfPrograms(programs).ok()) << text;
+  }
 }
 
 }  // namespace

@@ -177,7 +177,9 @@ class RecoveryTest(ProcessTest):
         restart, = [event for event in events if event['event'] == 'server_restart']
         self.assertEqual((restart['process'], restart['reason']),
                          ('server 0', 'was killed by signal 9 (Killed)'))
-        limit, = [event for event in events if event['event'] == 'limit']
+        # That of rollbacks, which is none without a policy of checkpoints, comes behind it.
+        limit, rollbacks = [event for event in events if event['event'] == 'limit']
+        self.assertEqual((rollbacks['field'], rollbacks['limit']), ('checkpoint.max_rollbacks', 0))
         self.assertEqual((limit['field'], limit['limit'], limit['reason']),
                          ('cluster.max_server_restarts', 1,
                           'server 0 was killed by signal 9 (Killed)'))

@@ -55,7 +55,7 @@ class FilePack : public Pack {
     options.lookups = LookupLimitOf(job);
     return std::make_unique<BatchReader>(
         std::make_unique<PackSource>(
-            file_, PackShape{options.lookups.features.size(), NumericFeatures(job).size()},
+            file_, PackShape{options.lookups.features.size(), job.data().num_dense()},
             stretch.is_hot, stretch.first_batch, stretch.num_batches),
         options);
   }
