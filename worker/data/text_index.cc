@@ -8,10 +8,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <string>
+#include <system_error>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
 #include "common/base/process.h"
@@ -22,15 +22,30 @@ namespace thermocline {
 namespace {
 
 constexpr absl::string_view kMagic = "TclnTxIx";
-constexpr uint32_t kVersion = 1;
-constexpr size_t kHeaderBytes = 16;  // Magic, version, checksum.
+constexpr uint32_t kVersion = 2;
+constexpr size_t kChecksumAt = 12;  // In the header, behind magic and version.
 constexpr int64_t kIdentityBytes = 64 << 10;
+constexpr int64_t kRecordHeadBytes = 8;  // Bytes of the body, checksum.
+
+enum RecordKind : uint32_t { kPlaces = 1, kPoint = 2, kRows = 3 };
 
 template <typename T>
 void Put(T value, std::string* to) {
   char bytes[sizeof(T)];
   std::memcpy(bytes, &value, sizeof(T));  // Little-endian, as all machines that we build for.
   to->append(bytes, sizeof(T));
+}
+
+template <typename T>
+void PutAt(size_t at, T value, std::string* to) {
+  std::memcpy(to->data() + at, &value, sizeof(T));
+}
+
+template <typename T>
+T Get(absl::string_view bytes, size_t at) {
+  T value;
+  std::memcpy(&value, bytes.data() + at, sizeof(T));
+  return value;
 }
 
 void PutText(absl::string_view text, std::string* to) {
@@ -45,40 +60,52 @@ class Taker {
 
   template <typename T>
   T Take() {
-    T value = 0;
-    const absl::string_view from = TakeBytes(sizeof(T));
-    if (from.size() == sizeof(T)) std::memcpy(&value, from.data(), sizeof(T));
+    if (is_short_ || sizeof(T) > left_.size()) {
+      is_short_ = true;
+      return 0;
+    }
+    const T value = Get<T>(left_, 0);
+    left_.remove_prefix(sizeof(T));
     return value;
   }
-  absl::string_view TakeText() { return TakeBytes(Take<uint32_t>()); }
-  // So many things of at least `bytes` each follow; 0 where there can't be so many.
-  uint64_t TakeCount(size_t bytes) {
-    const auto count = Take<uint64_t>();
-    if (count <= left_.size() / bytes) return count;
-    is_short_ = true;
-    return 0;
-  }
-  bool is_whole() const { return !is_short_ && left_.empty(); }
+  absl::string_view left() const { return left_; }
+  bool is_short() const { return is_short_; }
 
  private:
-  absl::string_view TakeBytes(size_t bytes) {
-    if (is_short_ || bytes > left_.size()) {
-      is_short_ = true;
-      return {};
-    }
-    const absl::string_view taken = left_.substr(0, bytes);
-    left_.remove_prefix(bytes);
-    return taken;
-  }
-
   absl::string_view left_;
   bool is_short_ = false;
 };
 
-uint32_t ChecksumOf(absl::string_view file) {
-  const uint32_t begin = Crc32c(file.data(), kHeaderBytes - sizeof(uint32_t));
-  return ExtendCrc32c(begin, file.data() + kHeaderBytes, file.size() - kHeaderBytes);
+// Of a record, which no other file's record has: `header_checksum` covers the header.
+uint32_t RecordChecksum(uint32_t header_checksum, uint32_t bytes, absl::string_view body) {
+  const uint32_t head = ExtendCrc32c(header_checksum, &bytes, sizeof(bytes));
+  return ExtendCrc32c(head, body.data(), body.size());
 }
+
+// Appends records to `to`.
+class RecordWriter {
+ public:
+  RecordWriter(uint32_t header_checksum, std::string* to)
+      : header_checksum_(header_checksum), to_(to) {}
+
+  void Begin(RecordKind kind) {
+    begin_ = to_->size();
+    Put(uint64_t{0}, to_);
+    Put(static_cast<uint32_t>(kind), to_);
+  }
+  void End() {
+    const absl::string_view body = absl::string_view(*to_).substr(begin_ + kRecordHeadBytes);
+    const auto bytes = static_cast<uint32_t>(body.size());
+    const uint32_t checksum = RecordChecksum(header_checksum_, bytes, body);
+    PutAt(begin_, bytes, to_);
+    PutAt(begin_ + sizeof(bytes), checksum, to_);
+  }
+
+ private:
+  const uint32_t header_checksum_;
+  std::string* const to_;
+  size_t begin_ = 0;
+};
 
 uint64_t HashText(uint64_t seed, absl::string_view text) {
   uint64_t hash = Mix64(seed);
@@ -101,29 +128,16 @@ RowPlace TakePlace(Taker* from) {
   return place;
 }
 
-// Whether the numbers of an index, whose checksum is right, can be those of a file.
-bool CanBe(const RowCount& rows, const std::vector<RowPlace>& places,
-           const std::vector<RestartPoint>& points) {
-  if (rows.rows < -1 || rows.held_out < -1 || rows.held_out > rows.rows) return false;
-  RowPlace last;
-  for (const RowPlace& place : places) {
-    if (place.offset <= last.offset || place.line < last.line ||
-        place.before.rows < last.before.rows || place.before.held_out < last.before.held_out ||
-        place.before.held_out > place.before.rows) {
-      return false;
-    }
-    last = place;
-  }
-  RestartPoint before;
-  for (const RestartPoint& point : points) {
-    if (point.offset < before.offset || point.file_offset < before.file_offset || point.bits < -1 ||
-        point.bits > 7) {
-      return false;
-    }
-    before.offset = point.offset;
-    before.file_offset = point.file_offset;
-  }
-  return true;
+// Whether the numbers of a place, whose checksum is right, can be those of the next after `last`.
+bool CanFollow(const RowPlace& last, const RowPlace& place) {
+  return place.offset > last.offset && place.line >= last.line &&
+         place.before.rows >= last.before.rows && place.before.held_out >= last.before.held_out &&
+         place.before.held_out <= place.before.rows;
+}
+
+bool CanFollow(const RestartPoint& last, const RestartPoint& point) {
+  return point.offset >= last.offset && point.file_offset >= last.file_offset && point.bits >= -1 &&
+         point.bits <= 7;
 }
 
 }  // namespace
@@ -156,7 +170,9 @@ void TextIndex::Forget() {
   places_.clear();
   points_.clear();
   rows_.reset();
-  written_offset_ = 0;
+  saved_offset_ = file_bytes_ = 0;
+  file_places_ = file_points_ = 0;
+  file_has_rows_ = false;
 }
 
 void TextIndex::Drop() {
@@ -176,16 +192,16 @@ void TextIndex::Note(uint64_t version, const RowPlace& place) {
     const int64_t last = places_.empty() ? 0 : places_.back().offset;
     if (version != version_ || place.offset - last < options_.row_bytes) return;
     places_.push_back(place);
-    if (place.offset - written_offset_ < options_.write_bytes || !BeginSave()) return;
+    if (place.offset - saved_offset_ < options_.write_bytes || !BeginSave()) return;
   }
   Save(version);
 }
 
 void TextIndex::Note(uint64_t version, RestartPoint point) {
   absl::MutexLock lock(&mutex_);
-  const int64_t last = points_.empty() ? 0 : points_.back().offset;
+  const int64_t last = points_.empty() ? 0 : points_.back().point.offset;
   if (version == version_ && point.offset - last >= options_.point_bytes) {
-    points_.push_back(std::move(point));
+    points_.push_back({std::move(point)});
   }
 }
 
@@ -204,16 +220,26 @@ std::optional<RowCount> TextIndex::rows(uint64_t version) const {
   return version == version_ ? rows_ : std::nullopt;
 }
 
-std::optional<TextIndex::Way> TextIndex::WayTo(const RowPlace& place, int64_t offset,
-                                               bool compressed) const {
+std::optional<TextIndex::KeptPoint> TextIndex::PointBefore(const RowPlace& place, int64_t offset,
+                                                           bool compressed) const {
   if (place.offset <= offset) return std::nullopt;
   // The byte before the row is read, too: it shows that a row begins there.
-  if (!compressed) return Way{place, {place.offset - 1, place.offset - 1, -1, ""}};
+  if (!compressed) return KeptPoint{{place.offset - 1, place.offset - 1, -1, ""}};
   const auto end = std::partition_point(
       points_.begin(), points_.end(),
-      [&place](const RestartPoint& point) { return point.offset < place.offset; });
-  if (end == points_.begin() || (end - 1)->offset <= offset) return std::nullopt;
-  return Way{place, *(end - 1)};
+      [&place](const KeptPoint& kept) { return kept.point.offset < place.offset; });
+  if (end == points_.begin() || (end - 1)->point.offset <= offset) return std::nullopt;
+  return *(end - 1);
+}
+
+bool TextIndex::ReadWindow(KeptPoint* point) const {
+  if (point->window_bytes == 0) return true;
+  std::string& window = point->point.window;
+  window.resize(point->window_bytes);
+  std::ifstream file(FileName(), std::ios::binary);
+  file.seekg(point->window_at);
+  file.read(window.data(), static_cast<std::streamsize>(window.size()));
+  return file.good() && Crc32c(window.data(), window.size()) == point->window_crc;
 }
 
 // ---- the file
@@ -224,7 +250,7 @@ std::string TextIndex::FileName() const {
   return absl::StrCat(options_.folder, "/", absl::Hex(hash, absl::kZeroPad16), ".index");
 }
 
-std::string TextIndex::Encode() const {
+std::string TextIndex::EncodeHeader() const {
   std::string bytes(kMagic);
   Put(kVersion, &bytes);
   Put(uint32_t{0}, &bytes);
@@ -234,63 +260,123 @@ std::string TextIndex::Encode() const {
   Put(identity_->modified_ns, &bytes);
   Put(identity_->head_crc, &bytes);
   Put(identity_->tail_crc, &bytes);
-  Put(rows_.has_value() ? rows_->rows : int64_t{-1}, &bytes);
-  Put(rows_.has_value() ? rows_->held_out : int64_t{-1}, &bytes);
-  Put(uint64_t{places_.size()}, &bytes);
-  for (const RowPlace& place : places_) PutPlace(place, &bytes);
-  Put(uint64_t{points_.size()}, &bytes);
-  for (const RestartPoint& point : points_) {
-    Put(point.offset, &bytes);
-    Put(point.file_offset, &bytes);
-    Put(static_cast<int32_t>(point.bits), &bytes);
-    PutText(point.window, &bytes);
-  }
-  const uint32_t checksum = ChecksumOf(bytes);
-  std::memcpy(bytes.data() + kHeaderBytes - sizeof(checksum), &checksum, sizeof(checksum));
+  const absl::string_view rest = absl::string_view(bytes).substr(kChecksumAt + sizeof(uint32_t));
+  PutAt(kChecksumAt, ExtendCrc32c(Crc32c(bytes.data(), kChecksumAt), rest.data(), rest.size()),
+        &bytes);
   return bytes;
 }
 
-bool TextIndex::Decode(absl::string_view bytes) {
-  if (bytes.size() < kHeaderBytes || !absl::StartsWith(bytes, kMagic)) return false;
-  Taker taker(bytes.substr(kMagic.size()));
-  if (taker.Take<uint32_t>() != kVersion || taker.Take<uint32_t>() != ChecksumOf(bytes)) {
-    return false;
+TextIndex::Update TextIndex::NextUpdate() const {
+  Update update;
+  update.header = EncodeHeader();
+  update.at = file_bytes_;
+  const auto first = file_bytes_ > 0 ? file_bytes_ : static_cast<int64_t>(update.header.size());
+  std::string* const to = &update.records;
+  const auto here = [&] { return first + static_cast<int64_t>(to->size()); };
+  RecordWriter writer(Get<uint32_t>(update.header, kChecksumAt), to);
+  if (file_places_ < places_.size()) {
+    writer.Begin(kPlaces);
+    for (size_t i = file_places_; i < places_.size(); ++i) PutPlace(places_[i], to);
+    writer.End();
   }
-  if (taker.TakeText() != path_ || taker.TakeText() != reading_) return false;
-  Identity identity;
-  identity.size = taker.Take<int64_t>();
-  identity.modified_ns = taker.Take<int64_t>();
-  identity.head_crc = taker.Take<uint32_t>();
-  identity.tail_crc = taker.Take<uint32_t>();
-  if (!(identity == *identity_)) return false;
+  for (size_t i = file_points_; i < points_.size(); ++i) {
+    const RestartPoint& point = points_[i].point;
+    writer.Begin(kPoint);
+    Put(point.offset, to);
+    Put(point.file_offset, to);
+    Put(static_cast<int32_t>(point.bits), to);
+    update.windows.push_back(here());
+    to->append(point.window);
+    writer.End();
+  }
+  if (rows_.has_value() && !file_has_rows_) {
+    writer.Begin(kRows);
+    Put(rows_->rows, to);
+    Put(rows_->held_out, to);
+    writer.End();
+  }
+  update.end = here();
+  update.places = places_.size();
+  update.has_rows = rows_.has_value();
+  return update;
+}
+
+bool TextIndex::TakeRecord(absl::string_view body, int64_t at) {
+  Taker taker(body);
+  const auto kind = taker.Take<uint32_t>();
+  if (kind == kPlaces) {
+    std::vector<RowPlace> places;
+    RowPlace last = places_.empty() ? RowPlace() : places_.back();
+    while (!taker.left().empty()) {
+      places.push_back(TakePlace(&taker));
+      if (taker.is_short() || !CanFollow(last, places.back())) return false;
+      last = places.back();
+    }
+    places_.insert(places_.end(), places.begin(), places.end());
+    return true;
+  }
+  if (kind == kPoint) {
+    KeptPoint kept;
+    kept.point.offset = taker.Take<int64_t>();
+    kept.point.file_offset = taker.Take<int64_t>();
+    kept.point.bits = taker.Take<int32_t>();
+    const absl::string_view window = taker.left();
+    kept.window_at = at + static_cast<int64_t>(body.size() - window.size());
+    kept.window_bytes = static_cast<uint32_t>(window.size());
+    kept.window_crc = Crc32c(window.data(), window.size());
+    const RestartPoint last = points_.empty() ? RestartPoint() : points_.back().point;
+    if (taker.is_short() || !CanFollow(last, kept.point)) return false;
+    points_.push_back(std::move(kept));
+    return true;
+  }
+  if (kind != kRows || rows_.has_value()) return false;
   const RowCount rows = {taker.Take<int64_t>(), taker.Take<int64_t>()};
-  std::vector<RowPlace> places(taker.TakeCount(4 * sizeof(int64_t)));
-  for (RowPlace& place : places) place = TakePlace(&taker);
-  std::vector<RestartPoint> points(taker.TakeCount(2 * sizeof(int64_t) + 2 * sizeof(int32_t)));
-  for (RestartPoint& point : points) {
-    point.offset = taker.Take<int64_t>();
-    point.file_offset = taker.Take<int64_t>();
-    point.bits = taker.Take<int32_t>();
-    point.window = std::string(taker.TakeText());
-  }
-  if (!taker.is_whole() || !CanBe(rows, places, points)) return false;
-  places_ = std::move(places);
-  points_ = std::move(points);
-  if (rows.rows >= 0) rows_ = rows;
-  if (!places_.empty()) written_offset_ = places_.back().offset;
+  if (taker.is_short() || !taker.left().empty()) return false;
+  if (rows.rows < 0 || rows.held_out < 0 || rows.held_out > rows.rows) return false;
+  rows_ = rows;
   return true;
 }
 
 void TextIndex::Load() {
   if (options_.folder.empty()) return;
-  std::ifstream file(FileName(), std::ios::binary);
-  if (!file) return;
-  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  Decode(bytes);
+  std::ifstream file(FileName(), std::ios::binary | std::ios::ate);
+  const auto size = static_cast<int64_t>(file.tellg());
+  file.seekg(0);
+  std::string bytes;
+  const auto read = [&](int64_t count) {
+    bytes.resize(static_cast<size_t>(count));
+    return static_cast<bool>(file.read(bytes.data(), count));
+  };
+  const std::string header = EncodeHeader();
+  auto at = static_cast<int64_t>(header.size());
+  if (size < at || !read(at) || bytes != header) return;
+  const auto header_checksum = Get<uint32_t>(header, kChecksumAt);
+  while (size - at >= kRecordHeadBytes && read(kRecordHeadBytes)) {
+    const auto body = Get<uint32_t>(bytes, 0);
+    const auto checksum = Get<uint32_t>(bytes, sizeof(body));
+    if (body > size - at - kRecordHeadBytes || !read(body)) break;
+    if (checksum != RecordChecksum(header_checksum, body, bytes)) break;
+    if (!TakeRecord(bytes, at + kRecordHeadBytes)) break;
+    at += kRecordHeadBytes + body;
+  }
+  if (!file) {
+    // The disk is in trouble, or the file is shortened just now: which of it is whole isn't known.
+    Forget();
+    return;
+  }
+  file_bytes_ = at;
+  file_places_ = places_.size();
+  file_points_ = points_.size();
+  file_has_rows_ = rows_.has_value();
+  if (!places_.empty()) saved_offset_ = places_.back().offset;
+  if (at == size || !options_.writes) return;
+  std::error_code error;
+  std::filesystem::resize_file(FileName(), static_cast<uintmax_t>(at), error);
+  if (error) CannotWrite(error.value());
 }
 
 bool TextIndex::BeginSave() {
-  if (!places_.empty()) written_offset_ = places_.back().offset;
+  if (!places_.empty()) saved_offset_ = places_.back().offset;
   return options_.writes && !options_.folder.empty() && !cannot_write_;
 }
 
@@ -298,20 +384,70 @@ void TextIndex::Save(uint64_t version) {
   // What was noted is of the file that was opened. The look may take long: of an object, its store
   // is asked.
   const std::optional<Identity> identity = ReadIdentity();
+  absl::MutexLock saving(&save_mutex_);
+  Update update;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (version != version_ || !(identity == identity_) || cannot_write_) return;
+    update = NextUpdate();
+  }
+  if (update.records.empty()) return;  // Another reader's Save() had it all.
+  const Written written = update.at > 0 ? Append(update) : Replace(update);
+  const int error = errno;
   absl::MutexLock lock(&mutex_);
-  if (version != version_ || !(identity == identity_)) return;
+  if (written == Written::kFailed) CannotWrite(error);
+  if (version != version_) return;
+  if (written == Written::kNotOurs) {
+    // It was removed, or another process writes it. What it had of ours is lost, so the next
+    // reading begins with what is there.
+    Forget();
+    is_loaded_ = false;
+  }
+  if (written != Written::kYes) return;
+  file_bytes_ = update.end;
+  file_places_ = update.places;
+  file_has_rows_ = update.has_rows;
+  for (const int64_t window_at : update.windows) {
+    KeptPoint& kept = points_[file_points_++];
+    std::string window;
+    window.swap(kept.point.window);
+    kept.window_at = window_at;
+    kept.window_bytes = static_cast<uint32_t>(window.size());
+    kept.window_crc = Crc32c(window.data(), window.size());
+  }
+}
+
+TextIndex::Written TextIndex::Append(const Update& update) const {
+  std::fstream file(FileName(), std::ios::in | std::ios::out | std::ios::binary);
+  if (!file) return errno == ENOENT ? Written::kNotOurs : Written::kFailed;
+  std::string header(update.header.size(), '\0');
+  file.read(header.data(), static_cast<std::streamsize>(header.size()));
+  file.seekp(0, std::ios::end);
+  if (!file || header != update.header || file.tellp() != update.at) return Written::kNotOurs;
+  file << update.records;
+  file.close();
+  return file.good() ? Written::kYes : Written::kFailed;
+}
+
+TextIndex::Written TextIndex::Replace(const Update& update) const {
   const std::string name = FileName();
   const std::string temporary = absl::StrCat(name, ".", getpid(), ".tmp");
-  std::error_code error;
-  std::filesystem::create_directories(options_.folder, error);
+  std::error_code none;
+  std::filesystem::create_directories(options_.folder, none);
   std::ofstream file(temporary, std::ios::binary);
-  file << Encode();
+  file << update.header << update.records;
   file.close();
-  if (file.good() && std::rename(temporary.c_str(), name.c_str()) == 0) return;
-  cannot_write_ = true;
-  LogLine(absl::StrCat("can't write ", temporary, ": ", std::strerror(errno),
-                       "; a worker that goes on amid ", path_, " has to read what lies before"));
+  if (file.good() && std::rename(temporary.c_str(), name.c_str()) == 0) return Written::kYes;
+  const int error = errno;
   std::remove(temporary.c_str());
+  errno = error;
+  return Written::kFailed;
+}
+
+void TextIndex::CannotWrite(int error) {
+  cannot_write_ = true;
+  LogLine(absl::StrCat("can't write ", FileName(), ": ", std::strerror(error),
+                       "; a worker that goes on amid ", path_, " has to read what lies before"));
 }
 
 }  // namespace thermocline

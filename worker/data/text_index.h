@@ -1,9 +1,10 @@
-// Where rows begin in a text file: gathered as the file is read the first time, kept in a file of
-// the run directory (docs/formats.md), so that a later reader goes to a row within seconds.
+// Where rows begin in a text file: gathered as the file is read the first time, appended to a file
+// of the run directory (docs/formats.md), so that a later reader goes to a row within seconds.
 #ifndef THERMOCLINE_WORKER_DATA_TEXT_INDEX_H_
 #define THERMOCLINE_WORKER_DATA_TEXT_INDEX_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -72,6 +73,7 @@ class TextIndex {
   std::optional<RowCount> rows(uint64_t version) const;
   // How to get to a place that lies beyond byte `offset` of the text, the last of those for which
   // is_before(place.before); false from some place on, for all after it. Reading begins at `point`.
+  // None also where what `point` needs can't be read from the index's file as it was written.
   struct Way {
     RowPlace place;
     RestartPoint point;
@@ -79,13 +81,20 @@ class TextIndex {
   template <typename IsBefore>
   std::optional<Way> Find(uint64_t version, int64_t offset, bool compressed,
                           const IsBefore& is_before) const {
-    absl::MutexLock lock(&mutex_);
-    if (version != version_) return std::nullopt;
-    const auto end =
-        std::partition_point(places_.begin(), places_.end(),
-                             [&](const RowPlace& place) { return is_before(place.before); });
-    if (end == places_.begin()) return std::nullopt;
-    return WayTo(*(end - 1), offset, compressed);
+    RowPlace place;
+    std::optional<KeptPoint> point;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (version != version_) return std::nullopt;
+      const auto end = std::partition_point(
+          places_.begin(), places_.end(),
+          [&](const RowPlace& candidate) { return is_before(candidate.before); });
+      if (end == places_.begin()) return std::nullopt;
+      place = *(end - 1);
+      point = PointBefore(place, offset, compressed);
+    }
+    if (!point.has_value() || !ReadWindow(&*point)) return std::nullopt;
+    return Way{place, std::move(point->point)};
   }
 
   // Forgets all: it has led astray.
@@ -107,18 +116,50 @@ class TextIndex {
   };
   std::optional<Identity> ReadIdentity() const;
 
-  std::optional<Way> WayTo(const RowPlace& place, int64_t offset, bool compressed) const
+  // A point whose window is in memory, or in the file alone.
+  struct KeptPoint {
+    RestartPoint point;
+    int64_t window_at = 0;      // Of the file, its first byte, where the window lies there.
+    uint32_t window_bytes = 0;  // 0: it is in memory, or there is none.
+    uint32_t window_crc = 0;
+  };
+  // What a Save() appends.
+  struct Update {
+    std::string header;  // Of the file.
+    int64_t at = 0;      // Bytes of the file before it; 0: it becomes a new file.
+    std::string records;
+    // What the file has then. `windows`: the first bytes of those in `records`.
+    int64_t end = 0;
+    size_t places = 0;
+    std::vector<int64_t> windows;
+    bool has_rows = false;
+  };
+  enum class Written { kYes, kNotOurs, kFailed };
+
+  // The point to begin at on the way to a place.
+  std::optional<KeptPoint> PointBefore(const RowPlace& place, int64_t offset, bool compressed) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes a point's window into memory. False: it can't be read, or is no longer what it was.
+  bool ReadWindow(KeptPoint* point) const;
+  // Without what the file has: the next Save() replaces it.
   void Forget() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string FileName() const;
-  std::string Encode() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // False, and nothing known: the bytes are none of this file's index.
-  bool Decode(absl::string_view bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string EncodeHeader() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What is known and not in the file.
+  Update NextUpdate() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes a record, whose body lies at byte `at` of the file. False, and nothing taken: its numbers
+  // can't be those of a file.
+  bool TakeRecord(absl::string_view body, int64_t at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the whole records at the file's front, and cuts what follows them if it is written here.
   void Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether what is known is to be written now: the caller calls Save().
   bool BeginSave() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Where the file can't be written, says so once and goes on without.
-  void Save(uint64_t version) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Save(uint64_t version) ABSL_LOCKS_EXCLUDED(save_mutex_, mutex_);
+  // kNotOurs: the file is not as this object has left it. kFailed: errno says why.
+  Written Append(const Update& update) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(save_mutex_);
+  Written Replace(const Update& update) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(save_mutex_);
+  void CannotWrite(int error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string path_;
   const std::string reading_;
@@ -126,13 +167,20 @@ class TextIndex {
   const std::shared_ptr<ObjectStore> store_;
 
   mutable absl::Mutex mutex_;
+  // Held while the file is written, when mutex_ is not: readers go on.
+  absl::Mutex save_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
   std::optional<Identity> identity_ ABSL_GUARDED_BY(mutex_);  // Empty: it can't be read.
   uint64_t version_ ABSL_GUARDED_BY(mutex_) = 1;              // Of the file, counted from 1.
   bool is_loaded_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<RowPlace> places_ ABSL_GUARDED_BY(mutex_);      // ascending
-  std::vector<RestartPoint> points_ ABSL_GUARDED_BY(mutex_);  // ascending
+  std::vector<RowPlace> places_ ABSL_GUARDED_BY(mutex_);   // ascending
+  std::vector<KeptPoint> points_ ABSL_GUARDED_BY(mutex_);  // ascending
   std::optional<RowCount> rows_ ABSL_GUARDED_BY(mutex_);
-  int64_t written_offset_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the last place in the file.
+  int64_t saved_offset_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the last place, as Save() was called.
+  // What the file has: bytes (0: it is to be replaced), places and points from the first on, rows.
+  int64_t file_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t file_places_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t file_points_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool file_has_rows_ ABSL_GUARDED_BY(mutex_) = false;
   bool cannot_write_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -2,8 +2,13 @@
 // file that is no longer the same is read anew.
 #include "worker/data/text_index.h"
 
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <zlib.h>
+
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -18,6 +23,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/hash.h"
 #include "gtest/gtest.h"
 #include "worker/data/row_stream.h"
@@ -42,6 +48,24 @@ std::string Rows(int count) {
     }
   }
   return text + "\n\n";
+}
+
+// One gzip member of many blocks, which refer to the text before them.
+std::string GzipInBlocks(std::string text) {
+  z_stream stream = {};
+  CHECK_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  std::string out(2 * text.size() + 1000, '\0');
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  for (size_t i = 0; i < text.size(); i += stream.total_in - i) {
+    stream.next_in = reinterpret_cast<Bytef*>(&text[i]);
+    stream.avail_in = static_cast<uInt>(std::min<size_t>(text.size() - i, 5000));
+    const bool is_last = text.size() - i <= 5000;
+    CHECK_EQ(deflate(&stream, is_last ? Z_FINISH : Z_BLOCK), is_last ? Z_STREAM_END : Z_OK);
+  }
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
 }
 
 // Objects in memory. Not thread-safe.
@@ -183,6 +207,19 @@ class TextIndexTest : public testing::Test {
     return files;
   }
 
+  // The bytes of the only index that is kept.
+  std::string KeptBytes() const {
+    std::ifstream in(Kept().at(0), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  }
+
+  // How to get to the last row before `row` whose place is known.
+  static std::optional<TextIndex::Way> WayTo(const TextIndex& index, uint64_t version, int64_t row,
+                                             bool compressed = true) {
+    return index.Find(version, 0, compressed,
+                      [row](const RowCount& before) { return before.rows <= row; });
+  }
+
   const TempFolder folder_;
   const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
   std::vector<std::string> paths_;
@@ -199,6 +236,7 @@ TEST_F(TextIndexTest, EveryPlaceIsThatOfAReaderFromTheFirstRow) {
   };
   std::vector<std::vector<std::string>> sets = {{folder_.Write("plain", text)},
                                                 {folder_.Write("gzip", Gzip(text))},
+                                                {folder_.Write("blocks", GzipInBlocks(text))},
                                                 {folder_.Write("members", in_pieces(Gzip))},
                                                 {folder_.Write("zstd", Zstd(text))},
                                                 {folder_.Write("frames", in_pieces(Zstd))}};
@@ -206,7 +244,7 @@ TEST_F(TextIndexTest, EveryPlaceIsThatOfAReaderFromTheFirstRow) {
   store_->Put("s3://b/members", in_pieces(Gzip));
   store_->Put("s3://b/frames", in_pieces(Zstd));
   sets.push_back({"s3://b/plain", "s3://b/members", sets[1][0], "s3://b/frames"});
-  sets.push_back({sets[1][0], folder_.Write("short", "a,b\n1,2\n"), sets[4][0], sets[0][0]});
+  sets.push_back({sets[1][0], folder_.Write("short", "a,b\n1,2\n"), sets[5][0], sets[0][0]});
   for (const auto& paths : sets) {
     paths_ = paths;
     for (const Keep keep : {Keep::kAll, Keep::kMarked, Keep::kOthers}) {
@@ -321,23 +359,230 @@ TEST_F(TextIndexTest, ADamagedIndexIsMadeAnew) {
   Read(Files(true), Keep::kAll, INT64_MAX, 1);
   ASSERT_EQ(Kept().size(), 1u);
   const std::string path = Kept()[0];
-  std::ifstream in(path, std::ios::binary);
-  const std::string whole{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  const std::string whole = KeptBytes();
   const auto is_known = [&](const std::string& bytes) {
     std::ofstream(path, std::ios::binary) << bytes;
     const auto files = Files(true);
     return files->indexes[0]->rows(files->indexes[0]->Prepare()).has_value();
   };
   EXPECT_TRUE(is_known(whole));
-  for (size_t i = 0; i < whole.size(); i += i < 150 ? 1 : 997) {
+  for (size_t i = 0; i < whole.size(); i += i < 400 ? 1 : 997) {
     std::string damaged = whole;
     damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
     ASSERT_FALSE(is_known(damaged)) << i;
     ASSERT_FALSE(is_known(whole.substr(0, i))) << i;
   }
-  EXPECT_FALSE(is_known(whole + "x"));
   ExpectSame(Files(true), Keep::kAll);
   EXPECT_EQ(Kept().size(), 1u);
+}
+
+// As indexes of version 1 were, which had a checksum of all their bytes.
+TEST_F(TextIndexTest, AnIndexOfAnotherVersionIsReplaced) {
+  paths_ = {folder_.Write("a", GzipInBlocks(Rows(2000)))};
+  Read(Files(true), Keep::kAll, INT64_MAX, 1);
+  const std::string whole = KeptBytes();
+  std::string old = whole;
+  old[8] = 1;
+  const uint32_t checksum = ExtendCrc32c(Crc32c(old.data(), 12), old.data() + 16, old.size() - 16);
+  std::copy_n(reinterpret_cast<const char*>(&checksum), sizeof(checksum), old.begin() + 12);
+  std::ofstream(Kept()[0], std::ios::binary) << old;
+  const auto files = Files(true);
+  EXPECT_FALSE(files->indexes[0]->rows(files->indexes[0]->Prepare()).has_value());
+  EXPECT_EQ(KeptBytes(), old);
+  Read(files, Keep::kAll, INT64_MAX, 1);
+  EXPECT_EQ(KeptBytes(), whole);
+  EXPECT_EQ(Kept().size(), 1u);
+}
+
+// A long file's index grows with it: each write appends what is new, and leaves the rest alone.
+TEST_F(TextIndexTest, WhatIsInTheFileIsNotWrittenAgain) {
+  constexpr int64_t kStep = 4 << 10;
+  constexpr int kPlaces = 2500;  // 10 MB of text, a write every 25 or 26 places.
+  constexpr size_t kWindow = 3000;
+  paths_ = {folder_.Write("a", Gzip(Rows(10)))};
+  TextIndex index(paths_[0], "all rows", options_);
+  const uint64_t version = index.Prepare();
+  std::vector<size_t> sizes;
+  ino_t file = 0;
+  char damaged = 0;
+  for (int i = 1; i <= kPlaces; ++i) {
+    if (i % 4 == 0) {
+      index.Note(version, RestartPoint{i * kStep - 9, i * 900, 3, std::string(kWindow, 'w')});
+    }
+    index.Note(version, RowPlace{i * kStep, i * 40, {i * 30, 0}});
+    if (Kept().empty()) continue;
+    struct stat info;
+    ASSERT_EQ(stat(Kept()[0].c_str(), &info), 0);
+    const auto size = static_cast<size_t>(info.st_size);
+    if (sizes.empty()) {
+      file = info.st_ino;
+      // Were it written again, it would be whole again.
+      std::fstream first(Kept()[0], std::ios::in | std::ios::out | std::ios::binary);
+      first.seekg(static_cast<std::streamoff>(size) - 1);
+      damaged = static_cast<char>(first.get() ^ 1);
+      first.seekp(static_cast<std::streamoff>(size) - 1);
+      first.put(damaged);
+    }
+    ASSERT_EQ(info.st_ino, file) << i;
+    if (sizes.empty() || size != sizes.back()) sizes.push_back(size);
+  }
+  ASSERT_GE(sizes.size(), size_t{kPlaces / 26});
+  for (size_t i = 1; i < sizes.size(); ++i) {
+    EXPECT_GE(sizes[i] - sizes[i - 1], 25 * sizeof(RowPlace) + 6 * kWindow) << i;
+    EXPECT_LE(sizes[i] - sizes[i - 1], 26 * sizeof(RowPlace) + 7 * (kWindow + 64)) << i;
+  }
+  EXPECT_EQ(KeptBytes()[sizes[0] - 1], damaged);
+}
+
+// A worker that is killed while it writes leaves a part of a record.
+TEST_F(TextIndexTest, ATornTailIsCutAndTheRestGoneOnFrom) {
+  paths_ = {folder_.Write("a", GzipInBlocks(Rows(20'000)))};
+  const int64_t rows = Read(Files(true), Keep::kAll, INT64_MAX, 1).skipped;
+  const std::string path = Kept()[0];
+  const std::string whole = KeptBytes();
+  struct stat before, after;
+  for (size_t cut = 1; cut < whole.size(); cut += cut < 100 ? 7 : whole.size() / 7) {
+    SCOPED_TRACE(cut);
+    const std::string torn = whole.substr(0, whole.size() - cut) + (cut % 2 == 0 ? "torn" : "");
+    std::ofstream(path, std::ios::binary) << torn;
+    ASSERT_EQ(stat(path.c_str(), &before), 0);
+    // Who only reads takes the whole records, and leaves the file as it is.
+    options_.writes = false;
+    const auto reader = Files(true)->indexes[0];
+    EXPECT_FALSE(reader->rows(reader->Prepare()).has_value());
+    EXPECT_EQ(KeptBytes(), torn);
+    options_.writes = true;
+    const auto files = Files(true);
+    files->indexes[0]->Prepare();
+    const std::string kept = KeptBytes();
+    EXPECT_LT(kept.size(), torn.size());
+    EXPECT_EQ(kept, whole.substr(0, kept.size()));
+    Read(files, Keep::kAll, INT64_MAX, 1);
+    EXPECT_EQ(KeptBytes().substr(0, kept.size()), kept);
+    ASSERT_EQ(stat(path.c_str(), &after), 0);
+    EXPECT_EQ(after.st_ino, before.st_ino);
+    const auto again = Files(true)->indexes[0];
+    const uint64_t version = again->Prepare();
+    ASSERT_TRUE(again->rows(version).has_value());
+    EXPECT_EQ(again->rows(version)->rows, rows);
+    EXPECT_TRUE(WayTo(*again, version, rows).has_value());
+    EXPECT_EQ(Read(Files(true), Keep::kAll, rows - 99, 9).rows,
+              Read(Files(false), Keep::kAll, rows - 99, 9).rows);
+  }
+}
+
+// A window that is in the file is read when it is needed, and only as it was written.
+TEST_F(TextIndexTest, AWindowIsReadFromTheFile) {
+  paths_ = {folder_.Write("a", GzipInBlocks(Rows(40'000)))};
+  const auto files = Files(true);
+  Read(files, Keep::kAll, INT64_MAX, 1);
+  const std::string whole = KeptBytes();
+  const std::string path = Kept()[0];
+  // One that has written them, and one that has found them.
+  for (const auto& index : {files->indexes[0], Files(true)->indexes[0]}) {
+    const uint64_t version = index->Prepare();
+    const auto way = WayTo(*index, version, 30'000);
+    ASSERT_TRUE(way.has_value());
+    ASSERT_FALSE(way->point.window.empty());
+    const size_t at = whole.find(way->point.window);
+    ASSERT_NE(at, std::string::npos);
+    for (const size_t byte : {at, at + way->point.window.size() - 1}) {
+      std::string flipped = whole;
+      flipped[byte] = static_cast<char>(flipped[byte] ^ 1);
+      std::ofstream(path, std::ios::binary) << flipped;
+      EXPECT_FALSE(WayTo(*index, version, 30'000).has_value());
+      EXPECT_TRUE(WayTo(*index, version, 10'000).has_value());
+    }
+    std::filesystem::resize_file(path, at + 1);
+    EXPECT_FALSE(WayTo(*index, version, 30'000).has_value());
+    std::filesystem::remove(path);
+    EXPECT_FALSE(WayTo(*index, version, 10'000).has_value());
+    std::ofstream(path, std::ios::binary) << whole;
+    EXPECT_TRUE(WayTo(*index, version, 30'000).has_value());
+  }
+  std::filesystem::remove(path);
+  ExpectSame(files, Keep::kAll);
+}
+
+TEST_F(TextIndexTest, WithoutAFileWindowsStayInMemory) {
+  paths_ = {folder_.Write("a", GzipInBlocks(Rows(20'000)))};
+  for (const bool has_folder : {false, true}) {
+    if (!has_folder) options_.folder.clear();
+    if (has_folder) options_.folder = paths_[0] + "/below";  // It can't be made.
+    const auto files = Files(true);
+    Read(files, Keep::kAll, INT64_MAX, 1);
+    const auto way = WayTo(*files->indexes[0], files->indexes[0]->Prepare(), 15'000);
+    ASSERT_TRUE(way.has_value());
+    EXPECT_FALSE(way->point.window.empty());
+    ExpectSame(files, Keep::kAll);
+  }
+}
+
+// The folder may be removed at any time; what lay there is gathered anew.
+TEST_F(TextIndexTest, AnIndexThatIsRemovedAmidAReadingIsMadeByTheNext) {
+  paths_ = {folder_.Write("a", GzipInBlocks(Rows(20'000)))};
+  const auto files = Files(true);
+  Read(files, Keep::kAll, 10'000, 1);
+  ASSERT_EQ(Kept().size(), 1u);
+  std::filesystem::remove_all(options_.folder);
+  ExpectSame(files, Keep::kAll);
+  const auto again = Files(true)->indexes[0];
+  EXPECT_TRUE(again->rows(again->Prepare()).has_value());
+}
+
+// Two that write a file, which should not be: what is there afterwards is true, if not of both.
+TEST_F(TextIndexTest, WhatAnotherHasAppendedIsNotWrittenOver) {
+  paths_ = {folder_.Write("a", GzipInBlocks(Rows(20'000)))};
+  const auto first = Files(true);
+  Read(first, Keep::kAll, 8000, 1);
+  Read(Files(true), Keep::kAll, 15'000, 1);
+  const std::string kept = KeptBytes();
+  Read(first, Keep::kAll, INT64_MAX, 1);
+  EXPECT_EQ(KeptBytes().substr(0, kept.size()), kept);
+  ExpectSame(first, Keep::kAll);
+  ExpectSame(Files(true), Keep::kAll);
+}
+
+// Of a write that fails a part may be in the file.
+TEST_F(TextIndexTest, AFullDiskLeavesWhatWasThere) {
+  paths_ = {folder_.Write("a", GzipInBlocks(Rows(20'000)))};
+  Read(Files(true), Keep::kAll, 10'000, 1);
+  const std::string kept = KeptBytes();
+  struct rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto on_signal = std::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit limited = before;
+  limited.rlim_cur = kept.size() + 1000;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limited), 0);
+  const auto files = Files(true);
+  Read(files, Keep::kAll, INT64_MAX, 1);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, on_signal);
+  const std::string torn = KeptBytes();
+  EXPECT_EQ(torn.size(), kept.size() + 1000);
+  EXPECT_EQ(torn.substr(0, kept.size()), kept);
+  // It goes on from memory; the next takes what is whole.
+  EXPECT_TRUE(WayTo(*files->indexes[0], files->indexes[0]->Prepare(), 19'000).has_value());
+  ExpectSame(files, Keep::kAll);
+  EXPECT_EQ(KeptBytes(), torn);
+  ExpectSame(Files(true), Keep::kAll);
+  EXPECT_EQ(KeptBytes().substr(0, kept.size()), kept);
+}
+
+TEST_F(TextIndexTest, ReadersShareAnIndexThatIsWritten) {
+  paths_ = {folder_.Write("a", GzipInBlocks(Rows(8000)))};
+  const auto files = Files(true);
+  const Reading wanted = Read(Files(false), Keep::kAll, 7000, 3);
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 3; ++i) {
+    readers.emplace_back([&, i] {
+      Read(files, Keep::kAll, i * 2000, 5000);
+      EXPECT_TRUE(Read(files, Keep::kAll, 7000, 3) == wanted);
+    });
+  }
+  for (std::thread& reader : readers) reader.join();
+  ExpectSame(files, Keep::kAll);
+  ExpectSame(Files(true), Keep::kAll);
 }
 
 TEST_F(TextIndexTest, NumbersThatCantBeAreNotTrusted) {
