@@ -153,8 +153,8 @@ class InitFromTest(ProcessTest):
             ['feature { column: "I2..I13" numeric { missing: 0 transform { log1p {} } } }',
              'feature { column: "C1..C25" categorical { id: HEX } }',
              'feature { name: "C1xC2" cross { of: ["C1b", "C2b"] buckets: 1000 } }',
-             'feature { name: "C1b" column: "C1" table: "C1" categorical { id: HEX } }',
-             'feature { name: "C2b" column: "C2" table: "C2" categorical { id: HEX } }']))
+             'feature { name: "C1b" column: "C1" table: "C1" categorical { id: HEX separator: "" } }',
+             'feature { name: "C2b" column: "C2" table: "C2" categorical { id: HEX separator: "" } }']))
         with open(changed) as file:
             text = file.read().replace('format: CRITEO_TSV path: "%s" test_share: 0' % self.days[0],
                                        'train { path: "%s" criteo_tsv {} } split { last_share: 0 } '
