@@ -2,7 +2,9 @@
 
 #include <grpcpp/create_channel.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -13,6 +15,8 @@ namespace {
 
 constexpr absl::Duration kReopenDelay = absl::Milliseconds(300);
 constexpr absl::Duration kKeepalive = absl::Seconds(10);
+// For the end of calls that were canceled: at once, unless their connection hangs.
+constexpr absl::Duration kEndPatience = absl::Seconds(1);
 
 // A connection through which nothing comes is given up within two keepalives: the streams of a node
 // are opened again over a new one.
@@ -28,14 +32,14 @@ std::shared_ptr<grpc::Channel> OpenKeptAlive(
 
 }  // namespace
 
-// One stream, from its opening to its end. gRPC's threads call On...; the node's thread the others.
+// One stream, from its opening to its end. gRPC's threads call On...; the node's thread the others,
+// and destroys it once it has ended: one of gRPC's own threads must not be the last that uses gRPC.
 // A report that stands in a full send queue, of a controller that has vanished, holds the end up:
-// the node leaves the call alone then, which lives until gRPC has ended it.
+// the node leaves such a call alone.
 class ControllerStream::Call : public grpc::ClientBidiReactor<NodeReport, NodeOrder> {
  public:
-  static std::shared_ptr<Call> Open(Controller::Stub* stub, std::function<void()> wake) {
-    const auto call = std::make_shared<Call>(std::move(wake));
-    call->self_ = call;
+  static std::unique_ptr<Call> Open(Controller::Stub* stub, std::function<void()> wake) {
+    auto call = std::make_unique<Call>(std::move(wake));
     stub->async()->Attach(&call->context_, call.get());
     call->AddHold();  // The node's thread may start a write at any time.
     call->StartRead(&call->order_);
@@ -79,7 +83,6 @@ class ControllerStream::Call : public grpc::ClientBidiReactor<NodeReport, NodeOr
     Wake();
   }
   void OnDone(const grpc::Status& status) override {
-    const std::shared_ptr<Call> self = std::move(self_);  // Until the mutex is free.
     absl::MutexLock lock(&mutex_);
     end_ = refused_.ok() ? FromGrpcStatus(status) : refused_;
     is_done_ = true;
@@ -114,9 +117,10 @@ class ControllerStream::Call : public grpc::ClientBidiReactor<NodeReport, NodeOr
     };
     mutex_.AwaitWithTimeout(absl::Condition(&is_over), timeout);
   }
-  void AwaitEnd(absl::Duration timeout) {
+  // Whether it has ended, at most `timeout` from now.
+  bool AwaitEnd(absl::Duration timeout) {
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(&is_done_), timeout);
+    return mutex_.AwaitWithTimeout(absl::Condition(&is_done_), timeout);
   }
 
  private:
@@ -131,7 +135,6 @@ class ControllerStream::Call : public grpc::ClientBidiReactor<NodeReport, NodeOr
     if (wake_) wake_();
   }
 
-  std::shared_ptr<Call> self_;  // Until its end.
   grpc::ClientContext context_;
   NodeReport report_;  // That is being written.
   NodeOrder order_;    // That is being read.
@@ -161,15 +164,28 @@ ControllerStream::ControllerStream(const std::string& address,
       channel_(OpenKeptAlive(address, credentials)),
       stub_(Controller::NewStub(channel_)) {}
 
-ControllerStream::~ControllerStream() { Leave(); }
+ControllerStream::~ControllerStream() {
+  Leave();
+  const absl::Duration until = watch_.Elapsed() + kEndPatience;
+  for (std::unique_ptr<Call>& call : left_) {
+    if (call->AwaitEnd(std::max(absl::ZeroDuration(), until - watch_.Elapsed()))) continue;
+    // gRPC still uses it. It stays for what is left of the process's life.
+    static auto* const without_end = new std::vector<std::unique_ptr<Call>>();
+    without_end->push_back(std::move(call));
+  }
+}
 
 void ControllerStream::Leave() {
-  if (call_ != nullptr) call_->Leave();
-  call_.reset();
+  if (call_ == nullptr) return;
+  call_->Leave();
+  left_.push_back(std::move(call_));
 }
 
 absl::StatusOr<std::vector<NodeOrder>> ControllerStream::Work(absl::Duration silence) {
   const absl::Duration now = watch_.Elapsed();
+  left_.erase(std::remove_if(left_.begin(), left_.end(),
+                             [](const auto& call) { return call->end().has_value(); }),
+              left_.end());
   if (call_ == nullptr) {
     if (now < open_at_) return std::vector<NodeOrder>();
     call_ = Call::Open(stub_.get(), wake_);
@@ -202,10 +218,7 @@ void ControllerStream::AwaitWritten(absl::Duration timeout) {
 
 void ControllerStream::Close(absl::Duration timeout) {
   AwaitWritten(timeout);
-  const std::shared_ptr<Call> call = call_;
   Leave();
-  // A process that ends amid a call is aborted by gRPC's threads, which run on.
-  if (call != nullptr) call->AwaitEnd(timeout);
 }
 
 }  // namespace thermocline

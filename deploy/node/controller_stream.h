@@ -25,6 +25,7 @@ class ControllerStream {
   static absl::StatusOr<std::unique_ptr<ControllerStream>> Create(const std::string& address,
                                                                   const TlsFiles& tls,
                                                                   std::function<void()> wake);
+  // Waits for the end of its streams, a second where a connection hangs.
   ~ControllerStream();
 
   // Opens the stream if there is none, and another one if no order has come for `silence`. Returns
@@ -39,7 +40,7 @@ class ControllerStream {
   absl::Duration UntilNextLook() const;
   // Waits, at most for `timeout`, until the report that was written has left.
   void AwaitWritten(absl::Duration timeout);
-  // The same; then ends the stream, and waits as long for its end.
+  // The same; then ends the stream.
   void Close(absl::Duration timeout);
 
  private:
@@ -56,7 +57,8 @@ class ControllerStream {
   const std::unique_ptr<Controller::Stub> stub_;
   const Stopwatch watch_;
   absl::Duration open_at_, heard_at_;
-  std::shared_ptr<Call> call_;  // Null: none is open.
+  std::unique_ptr<Call> call_;               // Null: none is open.
+  std::vector<std::unique_ptr<Call>> left_;  // That were left, and may not have ended.
 };
 
 }  // namespace thermocline
