@@ -879,9 +879,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
     if flags.logits:
         with open(flags.logits, 'w') as file:
             file.writelines('%.9g\n' % logit for logit in logits)
-    result = {'auc': auc(logits, labels), 'logloss': logloss(logits, labels), 'samples': len(labels)}
-    if np.isnan(labels).any():  # The log has none.
-        result = {'samples': len(labels)}
+    result = {'samples': len(labels)}
+    if not np.isnan(labels).any():  # Else the log has none.
+        result.update(auc=auc(logits, labels), logloss=logloss(logits, labels))
     if flags.json:
         print(json.dumps(result))
     elif 'auc' not in result:
