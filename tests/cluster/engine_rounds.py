@@ -33,19 +33,6 @@ def script_host_killed(cluster, rng, name, engine):
     assert len(_resumes(job)) == 1, job.story()
 
 
-def script_host_down(cluster, rng, name, engine):
-    """An administrator takes the host of the batch script out: it goes on elsewhere, or back into the queue."""
-    job = Job(cluster, name, engine, 3, 2, *OWN_TLS)
-    job.await_step(rng.randrange(100, 500))
-    victim = job.hosts_of_slurm()[0]
-    cluster.login.run('scontrol', 'update', 'NodeName=' + victim.name, 'State=DOWN', 'Reason=test')
-    try:
-        job.finish()
-    finally:
-        cluster.login.run('scontrol', 'update', 'NodeName=' + victim.name, 'State=RESUME', check=False)
-    assert cluster.slurm.state(job.id()) == 'COMPLETED', cluster.slurm.state(job.id())
-
-
 def preempted(cluster, rng, name, engine):
     """Another job takes the hosts: all processes get SIGTERM, and the job goes on later where it was."""
     job = Job(cluster, name, engine, len(cluster.nodes), 2, *RARELY)
@@ -82,4 +69,4 @@ def requeued_at_its_end(cluster, rng, name, engine):
     assert job.generations() == generations, job.story()
 
 
-KINDS = [script_host_killed, script_host_down, preempted, canceled, requeued_at_its_end]
+KINDS = [script_host_killed, preempted, canceled, requeued_at_its_end]
