@@ -41,7 +41,7 @@ def library(name, srcs = [], copts = [], **kwargs):
     )
 
 def _is_test(src):
-    return src.endswith("_test.cc") and not src.endswith("_for_test.cc")
+    return src.endswith("_test.cc")
 
 def _joined_tests(name, srcs):
     """The sources of a test, its *_test.cc joined."""
@@ -64,7 +64,7 @@ def unit_test(name, deps, srcs = None, size = "small", **kwargs):
       **kwargs: as of cc_test.
     """
     if srcs == None:
-        srcs = native.glob(["*_test.cc"], exclude = ["*_for_test.cc"])
+        srcs = native.glob(["*_test.cc"])
     native.cc_test(
         name = name,
         size = size,

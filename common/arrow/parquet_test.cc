@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/arrow/testing.h"
+#include "common/arrow/testing/test_parquet.h"
 #include "common/base/check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -9,7 +9,7 @@
 #include "common/base/text.h"
 #include "common/job/model_memory.h"
 #include "common/job/resolved_job.h"
-#include "deploy/console/format.h"
+#include "deploy/report/format.h"
 
 namespace thermocline {
 namespace {

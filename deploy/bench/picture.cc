@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "deploy/engines/engine.h"
-#include "deploy/runner/child_process.h"
+#include "deploy/processes/child_process.h"
 
 namespace thermocline {
 namespace {

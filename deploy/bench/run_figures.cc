@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
-#include "deploy/runner/summary.h"
+#include "deploy/report/summary.h"
 
 namespace thermocline {
 namespace {

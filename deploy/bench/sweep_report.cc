@@ -5,7 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "deploy/bench/sweep.h"
-#include "deploy/console/format.h"
+#include "deploy/report/format.h"
 
 namespace thermocline {
 namespace {

@@ -14,8 +14,8 @@
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/base/timing.h"
-#include "deploy/runner/child_process.h"
-#include "deploy/runner/summary.h"
+#include "deploy/processes/child_process.h"
+#include "deploy/report/summary.h"
 
 namespace thermocline {
 namespace {

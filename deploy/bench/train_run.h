@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "deploy/bench/run_figures.h"
 #include "deploy/bench/shaped_hosts.h"
-#include "deploy/runner/signal_watch.h"
+#include "deploy/processes/signal_watch.h"
 
 namespace thermocline {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "deploy/checkpoints/testing.h"
+#include "deploy/checkpoints/testing/exported_checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/simulated_disk.h"

@@ -28,10 +28,10 @@
 #include "deploy/cli/bench_commands.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/run_setup.h"
-#include "deploy/console/format.h"
 #include "deploy/plan/machine.h"
-#include "deploy/runner/child_process.h"
-#include "deploy/runner/run_directory.h"
+#include "deploy/processes/child_process.h"
+#include "deploy/processes/run_directory.h"
+#include "deploy/report/format.h"
 
 namespace thermocline {
 namespace {

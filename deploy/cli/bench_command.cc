@@ -19,8 +19,8 @@
 #include "deploy/cli/hot_rows.h"
 #include "deploy/cli/job_certificates.h"
 #include "deploy/cli/run_setup.h"
-#include "deploy/runner/child_process.h"
-#include "deploy/runner/summary.h"
+#include "deploy/processes/child_process.h"
+#include "deploy/report/summary.h"
 
 namespace thermocline {
 namespace {

@@ -26,7 +26,7 @@
 #include "deploy/cli/console.h"
 #include "deploy/cli/run_setup.h"
 #include "deploy/plan/machine.h"
-#include "deploy/runner/run_directory.h"
+#include "deploy/processes/run_directory.h"
 
 namespace thermocline {
 namespace {

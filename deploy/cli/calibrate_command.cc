@@ -15,7 +15,7 @@
 #include "deploy/cli/console.h"
 #include "deploy/cli/hot_rows.h"
 #include "deploy/cli/run_setup.h"
-#include "deploy/runner/child_process.h"
+#include "deploy/processes/child_process.h"
 
 namespace thermocline {
 namespace {

@@ -22,10 +22,10 @@
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/run_setup.h"
-#include "deploy/console/format.h"
+#include "deploy/processes/run_directory.h"
+#include "deploy/processes/signal_watch.h"
+#include "deploy/report/format.h"
 #include "deploy/runner/checkpoint_requests.h"
-#include "deploy/runner/run_directory.h"
-#include "deploy/runner/signal_watch.h"
 
 namespace thermocline {
 namespace {

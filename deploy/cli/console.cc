@@ -14,7 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/timing.h"
-#include "deploy/console/progress_bar.h"
+#include "deploy/report/progress_bar.h"
 
 namespace thermocline {
 namespace {

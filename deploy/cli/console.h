@@ -10,9 +10,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/checkpoint/checkpoint_store.h"
+#include "deploy/processes/reporting_program.h"
+#include "deploy/processes/signal_watch.h"
 #include "deploy/runner/job_runner.h"
-#include "deploy/runner/reporting_program.h"
-#include "deploy/runner/signal_watch.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {
@@ -43,8 +43,8 @@ class Console {
 // ends with kCancelled. The bar goes with the scan. `signals` must outlive it.
 ByteScan ScanOnConsole(int fd, SignalWatch* signals);
 
-// Runs a program (deploy/runner/reporting_program.h) and shows its progress on the descriptor `fd`.
-// Returns its last line. Errors: those of ReportingProgram::Run.
+// Runs a program (deploy/processes/reporting_program.h) and shows its progress on the descriptor
+// `fd`. Returns its last line. Errors: those of ReportingProgram::Run.
 absl::StatusOr<nlohmann::ordered_json> RunProgramOnConsole(const ProgramCommand& command,
                                                            SignalWatch* signals, int fd);
 

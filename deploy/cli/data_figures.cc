@@ -8,7 +8,7 @@
 #include "common/job/job_data.h"
 #include "deploy/cli/console.h"
 #include "deploy/inspect/inspection.h"
-#include "deploy/runner/child_process.h"
+#include "deploy/processes/child_process.h"
 
 namespace thermocline {
 namespace {

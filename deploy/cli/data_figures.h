@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "deploy/plan/job_plan.h"
-#include "deploy/runner/signal_watch.h"
+#include "deploy/processes/signal_watch.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

@@ -14,8 +14,8 @@
 #include "deploy/cli/host_commands.h"
 #include "deploy/engines/engine.h"
 #include "deploy/engines/scripts.h"
-#include "deploy/runner/run_directory.h"
-#include "deploy/runner/summary.h"
+#include "deploy/processes/run_directory.h"
+#include "deploy/report/summary.h"
 #include "tests/testing/fake_programs.h"
 
 namespace thermocline {

@@ -10,7 +10,7 @@
 #include "deploy/cli/console.h"
 #include "deploy/cli/job_files.h"
 #include "deploy/cli/run_setup.h"
-#include "deploy/runner/summary.h"
+#include "deploy/report/summary.h"
 
 namespace thermocline {
 namespace {

@@ -7,7 +7,7 @@
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
 #include "deploy/clicklog/click_log.h"
-#include "deploy/console/format.h"
+#include "deploy/report/format.h"
 
 namespace thermocline {
 namespace {

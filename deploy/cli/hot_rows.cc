@@ -13,10 +13,10 @@
 #include "common/job/job_data.h"
 #include "common/job/job_loader.h"
 #include "deploy/cli/console.h"
-#include "deploy/console/format.h"
-#include "deploy/runner/child_process.h"
-#include "deploy/runner/metrics_log.h"
-#include "deploy/runner/summary.h"
+#include "deploy/processes/child_process.h"
+#include "deploy/report/format.h"
+#include "deploy/report/metrics_log.h"
+#include "deploy/report/summary.h"
 
 namespace thermocline {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "deploy/runner/run_directory.h"
-#include "deploy/runner/signal_watch.h"
+#include "deploy/processes/run_directory.h"
+#include "deploy/processes/signal_watch.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "deploy/runner/metrics_log.h"
+#include "deploy/report/metrics_log.h"
 #include "tests/testing/fake_programs.h"
 
 namespace thermocline {

@@ -18,7 +18,7 @@
 #include "deploy/inspect/inspection.h"
 #include "deploy/inspect/job_draft.h"
 #include "deploy/inspect/suggestions.h"
-#include "deploy/runner/child_process.h"
+#include "deploy/processes/child_process.h"
 
 namespace thermocline {
 namespace {

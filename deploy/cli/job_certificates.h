@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "deploy/runner/run_directory.h"
+#include "deploy/processes/run_directory.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

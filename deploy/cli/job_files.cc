@@ -17,7 +17,7 @@
 #include "common/job/job_data.h"
 #include "common/job/resolved_job.h"
 #include "common/net/tls_files.h"
-#include "deploy/runner/node_processes.h"
+#include "deploy/nodes/node_processes.h"
 
 namespace thermocline {
 namespace {

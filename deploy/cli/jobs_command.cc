@@ -14,13 +14,13 @@
 #include "common/job/resolved_job.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/host_commands.h"
-#include "deploy/console/format.h"
 #include "deploy/engines/engine.h"
 #include "deploy/engines/scripts.h"
+#include "deploy/processes/run_directory.h"
+#include "deploy/report/format.h"
+#include "deploy/report/metrics_log.h"
+#include "deploy/report/summary.h"
 #include "deploy/runner/checkpoint_requests.h"
-#include "deploy/runner/metrics_log.h"
-#include "deploy/runner/run_directory.h"
-#include "deploy/runner/summary.h"
 
 namespace thermocline {
 namespace {

@@ -26,11 +26,11 @@
 #include "common/net/tls_files.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/host_commands.h"
-#include "deploy/runner/child_process.h"
-#include "deploy/runner/local_processes.h"
-#include "deploy/runner/metrics_log.h"
-#include "deploy/runner/node_processes.h"
-#include "deploy/runner/summary.h"
+#include "deploy/nodes/node_processes.h"
+#include "deploy/processes/child_process.h"
+#include "deploy/processes/local_processes.h"
+#include "deploy/report/metrics_log.h"
+#include "deploy/report/summary.h"
 #include "proto/node.grpc.pb.h"
 
 namespace thermocline {

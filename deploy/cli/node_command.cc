@@ -4,7 +4,7 @@
 #include "deploy/cli/console.h"
 #include "deploy/cli/host_commands.h"
 #include "deploy/cli/run_setup.h"
-#include "deploy/node/node.h"
+#include "deploy/nodes/node.h"
 
 namespace thermocline {
 

@@ -22,10 +22,10 @@
 #include "deploy/cli/console.h"
 #include "deploy/cli/job_files.h"
 #include "deploy/cli/run_setup.h"
-#include "deploy/console/format.h"
-#include "deploy/runner/child_process.h"
-#include "deploy/runner/reporting_program.h"
-#include "deploy/runner/summary.h"
+#include "deploy/processes/child_process.h"
+#include "deploy/processes/reporting_program.h"
+#include "deploy/report/format.h"
+#include "deploy/report/summary.h"
 
 namespace thermocline {
 namespace {

@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "deploy/cli/command_line.h"
+#include "deploy/processes/run_directory.h"
 #include "deploy/runner/job_runner.h"
-#include "deploy/runner/run_directory.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

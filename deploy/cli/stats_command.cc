@@ -19,12 +19,12 @@
 #include "common/net/control_client.h"
 #include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
-#include "deploy/console/format.h"
-#include "deploy/console/stats_table.h"
+#include "deploy/processes/run_directory.h"
+#include "deploy/report/format.h"
+#include "deploy/report/metrics_log.h"
+#include "deploy/report/stats_table.h"
+#include "deploy/report/summary.h"
 #include "deploy/runner/host_watch.h"
-#include "deploy/runner/metrics_log.h"
-#include "deploy/runner/run_directory.h"
-#include "deploy/runner/summary.h"
 
 namespace thermocline {
 namespace {

@@ -31,11 +31,11 @@
 #include "deploy/engines/scripts.h"
 #include "deploy/plan/job_plan.h"
 #include "deploy/plan/machine.h"
+#include "deploy/processes/child_process.h"
+#include "deploy/processes/run_directory.h"
+#include "deploy/report/metrics_log.h"
+#include "deploy/report/summary.h"
 #include "deploy/runner/checkpoint_requests.h"
-#include "deploy/runner/child_process.h"
-#include "deploy/runner/metrics_log.h"
-#include "deploy/runner/run_directory.h"
-#include "deploy/runner/summary.h"
 
 namespace thermocline {
 namespace {

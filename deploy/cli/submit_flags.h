@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "deploy/cli/host_commands.h"
-#include "deploy/runner/run_directory.h"
+#include "deploy/processes/run_directory.h"
 
 namespace thermocline {
 

@@ -19,7 +19,7 @@
 #include "deploy/engines/scripts.h"
 #include "deploy/plan/job_plan.h"
 #include "deploy/plan/machine.h"
-#include "deploy/runner/summary.h"
+#include "deploy/report/summary.h"
 
 namespace thermocline {
 namespace {

@@ -26,7 +26,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/timing.h"
 #include "deploy/engines/scripts.h"
-#include "deploy/runner/run_directory.h"
+#include "deploy/processes/run_directory.h"
 
 extern char** environ;
 

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "deploy/engines/scripts.h"
-#include "deploy/runner/run_directory.h"
+#include "deploy/processes/run_directory.h"
 
 namespace thermocline {
 namespace {

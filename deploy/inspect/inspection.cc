@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "deploy/console/format.h"
 #include "deploy/inspect/suggestions.h"
+#include "deploy/report/format.h"
 
 namespace thermocline {
 namespace {

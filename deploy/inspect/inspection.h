@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "deploy/runner/reporting_program.h"
+#include "deploy/processes/reporting_program.h"
 
 namespace thermocline {
 

@@ -11,8 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
-#include "deploy/console/format.h"
 #include "deploy/inspect/column_names.h"
+#include "deploy/report/format.h"
 
 namespace thermocline {
 namespace {

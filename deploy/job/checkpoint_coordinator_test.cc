@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_store.h"
-#include "deploy/job/checkpoint_testing.h"
+#include "deploy/job/testing/checkpoint_fixture.h"
 #include "tests/testing/checkpoints.h"
 #include "tests/testing/simulated_disk.h"
 

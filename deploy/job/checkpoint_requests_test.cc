@@ -5,7 +5,7 @@
 
 #include "common/checkpoint/checkpoint_store.h"
 #include "deploy/job/checkpoint_coordinator.h"
-#include "deploy/job/checkpoint_testing.h"
+#include "deploy/job/testing/checkpoint_fixture.h"
 
 namespace thermocline {
 namespace {

@@ -13,7 +13,6 @@
 #include "absl/time/time.h"
 #include "common/base/hash.h"
 #include "common/base/ids.h"
-#include "deploy/console/stats_table.h"
 #include "deploy/job/checkpoint_coordinator.h"
 #include "deploy/job/evaluations.h"
 #include "deploy/job/generation.h"
@@ -21,13 +20,14 @@
 #include "deploy/job/placement.h"
 #include "deploy/job/process.h"
 #include "deploy/job/stall_watch.h"
+#include "deploy/report/stats_table.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {
 
 // How long the last checkpoint of a job that is asked to end is tried again, and may do nothing.
-// Agents hold on for 25 s (deploy/node/node.cc).
+// Agents hold on for 25 s (deploy/nodes/node.cc).
 inline constexpr absl::Duration kLastRequestPatience = absl::Seconds(20);
 
 struct GenerationState {

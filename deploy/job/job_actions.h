@@ -13,11 +13,11 @@
 #include "absl/time/time.h"
 #include "common/base/hash.h"
 #include "common/base/ids.h"
-#include "deploy/console/stats_table.h"
 #include "deploy/job/checkpoint_operations.h"
 #include "deploy/job/evaluations.h"
 #include "deploy/job/generation.h"
 #include "deploy/job/process.h"
+#include "deploy/report/stats_table.h"
 #include "proto/checkpoint.pb.h"
 
 namespace thermocline {

@@ -17,12 +17,12 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/hash.h"
-#include "deploy/console/stats_table.h"
 #include "deploy/job/checkpoint_operations.h"
 #include "deploy/job/evaluations.h"
 #include "deploy/job/generation.h"
 #include "deploy/job/host.h"
 #include "deploy/job/process.h"
+#include "deploy/report/stats_table.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/parameter_server.pb.h"
 

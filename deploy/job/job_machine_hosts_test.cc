@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "deploy/job/checkpoint_testing.h"
 #include "deploy/job/job_machine.h"
-#include "deploy/job/job_machine_testing.h"
+#include "deploy/job/testing/checkpoint_fixture.h"
+#include "deploy/job/testing/job_machine_fixture.h"
 
 namespace thermocline {
 namespace {

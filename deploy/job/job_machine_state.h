@@ -119,7 +119,7 @@ class JobMachine::State {
   bool IsRunning() const { return stage_ < Stage::kWritingResult; }  // It may go on.
   bool IsConfiguredOnce() const;
   bool CanGoBack() const;         // A loss may lead to another generation.
-  bool IsAwaitedByHosts() const;  // An engine's stop, and agents hold on (deploy/node/node.cc).
+  bool IsAwaitedByHosts() const;  // An engine's stop, and agents hold on (deploy/nodes/node.cc).
   bool SchedulesBatches() const;  // By the loss: hot and cold batches take turns.
   bool TakesReports() const;      // Workers wait for what is decided on one of worker 0.
   bool TakesConfigurationAtOnce() const;

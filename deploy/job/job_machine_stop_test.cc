@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "deploy/job/job_machine.h"
-#include "deploy/job/job_machine_testing.h"
+#include "deploy/job/testing/job_machine_fixture.h"
 
 namespace thermocline {
 namespace {

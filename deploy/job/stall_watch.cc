@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
-#include "deploy/console/worker_totals.h"
+#include "deploy/report/worker_totals.h"
 
 namespace thermocline {
 

@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
-#include "deploy/console/stats_table.h"
+#include "deploy/report/stats_table.h"
 #include "proto/parameter_server.pb.h"
 
 namespace thermocline {

@@ -7,8 +7,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "deploy/console/format.h"
 #include "deploy/plan/job_plan.h"
+#include "deploy/report/format.h"
 
 namespace thermocline {
 namespace {

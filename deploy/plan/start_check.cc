@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
 #include "common/job/resolved_job.h"
-#include "deploy/console/format.h"
 #include "deploy/plan/job_plan.h"
+#include "deploy/report/format.h"
 
 namespace thermocline {
 

@@ -20,7 +20,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/base/timing.h"
-#include "deploy/runner/run_directory.h"
+#include "deploy/processes/run_directory.h"
 
 namespace thermocline {
 namespace {

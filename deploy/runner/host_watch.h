@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "deploy/console/stats_table.h"
 #include "deploy/job/process.h"
+#include "deploy/report/stats_table.h"
 
 namespace thermocline {
 

@@ -11,7 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/job/job_loader.h"
 #include "common/job/schedule_text.h"
-#include "deploy/runner/summary.h"
+#include "deploy/report/summary.h"
 
 namespace thermocline {
 

@@ -25,13 +25,13 @@
 #include "deploy/checkpoints/checkpoint_match.h"
 #include "deploy/checkpoints/resume.h"
 #include "deploy/job/job_machine.h"
+#include "deploy/nodes/node_processes.h"
+#include "deploy/processes/local_processes.h"
+#include "deploy/processes/mailbox.h"
+#include "deploy/processes/supervisor.h"
 #include "deploy/runner/checkpoint_requests.h"
 #include "deploy/runner/host_watch.h"
-#include "deploy/runner/local_processes.h"
-#include "deploy/runner/mailbox.h"
-#include "deploy/runner/node_processes.h"
 #include "deploy/runner/process_calls.h"
-#include "deploy/runner/supervisor.h"
 
 namespace thermocline {
 namespace {

@@ -10,10 +10,10 @@
 
 #include "absl/status/statusor.h"
 #include "deploy/job/generation.h"
+#include "deploy/processes/local_processes.h"
+#include "deploy/processes/run_directory.h"
+#include "deploy/processes/signal_watch.h"
 #include "deploy/runner/job_reporter.h"
-#include "deploy/runner/local_processes.h"
-#include "deploy/runner/run_directory.h"
-#include "deploy/runner/signal_watch.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

@@ -14,9 +14,9 @@
 #include "absl/time/time.h"
 #include "common/base/hash.h"
 #include "common/net/control_client.h"
-#include "deploy/console/stats_table.h"
 #include "deploy/job/checkpoint_operations.h"
 #include "deploy/job/job_actions.h"
+#include "deploy/report/stats_table.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {

@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 #include "kernels/bce_arithmetic.h"
 #include "kernels/cpu/cpu_operations.h"
-#include "kernels/random_for_test.h"
+#include "kernels/testing/random_values.h"
 
 namespace thermocline {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/random_for_test.h"
+#include "kernels/testing/random_values.h"
 
 namespace thermocline {
 namespace {

@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_operations.h"
 #include "kernels/cpu/lane_sum.h"
-#include "kernels/random_for_test.h"
+#include "kernels/testing/random_values.h"
 
 namespace thermocline {
 namespace {

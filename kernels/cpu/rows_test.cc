@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_operations.h"
-#include "kernels/random_for_test.h"
+#include "kernels/testing/random_values.h"
 
 namespace thermocline {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "kernels/cuda/device_for_test.h"
+#include "kernels/cuda/testing/test_device.h"
 
 namespace thermocline {
 namespace {

@@ -2,7 +2,7 @@
 #include <numeric>
 #include <thread>
 
-#include "kernels/cuda/device_for_test.h"
+#include "kernels/cuda/testing/test_device.h"
 
 namespace thermocline {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "common/math/table_spec.h"
-#include "kernels/cuda/device_for_test.h"
+#include "kernels/cuda/testing/test_device.h"
 
 namespace thermocline {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "common/checkpoint/checkpoint_store.h"
-#include "server/core/checkpointed_server.h"
-#include "server/core/testing.h"
+#include "server/core/testing/checkpointed_server.h"
+#include "server/core/testing/core_fixtures.h"
 #include "tests/testing/simulated_disk.h"
 
 namespace thermocline {

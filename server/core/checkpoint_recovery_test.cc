@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/rows_file.h"
 #include "gtest/gtest.h"
-#include "server/core/checkpointed_server.h"
+#include "server/core/testing/checkpointed_server.h"
 #include "tests/testing/simulated_disk.h"
 #include "tests/testing/test_seed.h"
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/core/checkpointed_server.h"
+#include "server/core/testing/checkpointed_server.h"
 #include "tests/testing/simulated_disk.h"
 
 namespace thermocline {

@@ -9,10 +9,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/parameter_server.pb.h"
-#include "server/core/checkpointed_server.h"
 #include "server/core/server_core.h"
-#include "server/core/testing.h"
-#include "server/storage/memory_row_store.h"
+#include "server/core/testing/checkpointed_server.h"
+#include "server/core/testing/core_fixtures.h"
+#include "server/storage/testing/memory_row_store.h"
 #include "tests/testing/simulated_disk.h"
 #include "tests/testing/virtual_scheduler.h"
 

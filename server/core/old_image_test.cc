@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "server/core/checkpointed_server.h"
+#include "server/core/testing/checkpointed_server.h"
 #include "tests/testing/simulated_disk.h"
 
 namespace thermocline {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "server/core/testing.h"
+#include "server/core/testing/core_fixtures.h"
 
 namespace thermocline {
 namespace {

@@ -7,7 +7,7 @@
 #include "common/base/hash.h"
 #include "common/math/sparse_optimizer.h"
 #include "gtest/gtest.h"
-#include "server/core/testing.h"
+#include "server/core/testing/core_fixtures.h"
 
 namespace thermocline {
 namespace {

@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/parameter_server.pb.h"
-#include "server/core/testing.h"
+#include "server/core/testing/core_fixtures.h"
 #include "tests/testing/virtual_scheduler.h"
 
 namespace thermocline {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "server/core/testing.h"
+#include "server/core/testing/core_fixtures.h"
 #include "tests/testing/test_seed.h"
 
 namespace thermocline {

@@ -7,7 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "proto/parameter_server.pb.h"
-#include "server/core/testing.h"
+#include "server/core/testing/core_fixtures.h"
 
 namespace thermocline {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/storage/testing.h"
+#include "server/storage/testing/push_log_fixture.h"
 #include "tests/testing/test_seed.h"
 
 namespace thermocline {

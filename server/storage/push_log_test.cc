@@ -11,7 +11,7 @@
 #include "common/disk/disk.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/storage/testing.h"
+#include "server/storage/testing/push_log_fixture.h"
 #include "tests/testing/simulated_disk.h"
 #include "tests/testing/virtual_scheduler.h"
 

@@ -16,8 +16,8 @@
 
 #include "absl/container/fixed_array.h"
 #include "common/base/hash.h"
-#include "server/storage/memory_row_store.h"
 #include "server/storage/rocksdb_row_store.h"
+#include "server/storage/testing/memory_row_store.h"
 #include "tests/testing/test_seed.h"
 
 namespace thermocline {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "server/storage/memory_row_store.h"
+#include "server/storage/testing/memory_row_store.h"
 #include "server/tables/embedding_table.h"
-#include "server/tables/testing.h"
+#include "server/tables/testing/table_fixtures.h"
 #include "tests/testing/test_seed.h"
 
 namespace thermocline {

@@ -14,7 +14,7 @@
 
 #include "server/tables/embedding_table.h"
 #include "server/tables/partition_order.h"
-#include "server/tables/testing.h"
+#include "server/tables/testing/table_fixtures.h"
 #include "tests/testing/test_seed.h"
 
 namespace thermocline {

@@ -14,10 +14,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "server/storage/memory_row_store.h"
 #include "server/storage/rocksdb_row_store.h"
+#include "server/storage/testing/memory_row_store.h"
 #include "server/tables/embedding_table.h"
-#include "server/tables/testing.h"
+#include "server/tables/testing/table_fixtures.h"
 #include "tests/testing/test_seed.h"
 
 namespace thermocline {

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "deploy/runner/child_process.h"
+#include "deploy/processes/child_process.h"
 
 namespace thermocline {
 

@@ -23,12 +23,12 @@
 #include "tests/simulation/server_blocks.h"
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_setup.h"
-#include "worker/cache/cache_planner.h"
-#include "worker/cache/held_rows.h"
+#include "worker/dense/dense_slices.h"
 #include "worker/exchange/exchange.h"
 #include "worker/plan/requested_keys.h"
+#include "worker/rows/cache_planner.h"
+#include "worker/rows/held_rows.h"
 #include "worker/session/ps_session.h"
-#include "worker/source/dense_slices.h"
 
 namespace thermocline {
 

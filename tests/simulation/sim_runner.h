@@ -15,7 +15,7 @@
 #include "common/base/scheduler.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "deploy/job/job_machine.h"
-#include "deploy/runner/node_table.h"
+#include "deploy/nodes/node_table.h"
 #include "tests/simulation/saboteur.h"
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_server.h"

@@ -15,8 +15,8 @@
 
 #include "absl/time/time.h"
 #include "common/checkpoint/checkpoint_store.h"
-#include "deploy/node/node_agent.h"
-#include "deploy/runner/node_table.h"
+#include "deploy/nodes/node_agent.h"
+#include "deploy/nodes/node_table.h"
 #include "server/core/server_config.h"
 #include "tests/simulation/network_disk.h"
 #include "tests/simulation/pausable_scheduler.h"

@@ -13,7 +13,7 @@
 #include "common/job/resolved_job.h"
 #include "gtest/gtest.h"
 #include "tests/training/in_process_transport.h"
-#include "worker/exchange/local_exchange.h"
+#include "worker/exchange/testing/local_exchange.h"
 
 namespace thermocline {
 namespace {

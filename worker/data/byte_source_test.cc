@@ -5,7 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "worker/data/test_files.h"
+#include "worker/data/testing/test_files.h"
 
 namespace thermocline {
 namespace {

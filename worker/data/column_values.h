@@ -14,7 +14,7 @@
 #include "worker/data/batch.h"
 #include "worker/data/key_buffer.h"
 #include "worker/data/missing_numbers.h"
-#include "worker/data/number_text.h"
+#include "worker/data/text/number_text.h"
 
 namespace thermocline {
 

@@ -11,8 +11,8 @@
 #include "proto/job.pb.h"
 #include "worker/data/pinned_files.h"
 #include "worker/data/row_stream.h"
-#include "worker/data/text_index.h"
-#include "worker/data/text_parser.h"
+#include "worker/data/text/text_index.h"
+#include "worker/data/text/text_parser.h"
 
 namespace thermocline {
 

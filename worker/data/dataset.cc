@@ -19,12 +19,12 @@
 #include "proto/job.pb.h"
 #include "worker/data/byte_source.h"
 #include "worker/data/data_files.h"
-#include "worker/data/npy_source.h"
-#include "worker/data/parquet_source.h"
+#include "worker/data/npy/npy_source.h"
+#include "worker/data/parquet/parquet_source.h"
 #include "worker/data/row_stream.h"
 #include "worker/data/sampled_source.h"
-#include "worker/data/text_parser.h"
-#include "worker/data/text_source.h"
+#include "worker/data/text/text_parser.h"
+#include "worker/data/text/text_source.h"
 
 namespace thermocline {
 namespace {

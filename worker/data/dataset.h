@@ -12,8 +12,8 @@
 #include "absl/strings/string_view.h"
 #include "common/base/ids.h"
 #include "worker/data/batch_reader.h"
-#include "worker/data/line_stream.h"
-#include "worker/data/text_index.h"
+#include "worker/data/text/line_stream.h"
+#include "worker/data/text/text_index.h"
 
 namespace thermocline {
 

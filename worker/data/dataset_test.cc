@@ -14,7 +14,7 @@
 #include "common/job/job_source.h"
 #include "gtest/gtest.h"
 #include "proto/job.pb.h"
-#include "worker/data/test_files.h"
+#include "worker/data/testing/test_files.h"
 
 namespace thermocline {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "worker/data/number_text.h"
+#include "worker/data/text/number_text.h"
 
 namespace thermocline {
 

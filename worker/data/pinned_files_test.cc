@@ -14,7 +14,7 @@
 #include "common/disk/npy.h"
 #include "common/job/job_loader.h"
 #include "worker/data/dataset.h"
-#include "worker/data/test_files.h"
+#include "worker/data/testing/test_files.h"
 
 namespace thermocline {
 namespace {

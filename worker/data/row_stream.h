@@ -13,10 +13,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker/data/batch.h"
-#include "worker/data/line_stream.h"
 #include "worker/data/pinned_files.h"
-#include "worker/data/text_index.h"
-#include "worker/data/text_parser.h"
+#include "worker/data/text/line_stream.h"
+#include "worker/data/text/text_index.h"
+#include "worker/data/text/text_parser.h"
 
 namespace thermocline {
 

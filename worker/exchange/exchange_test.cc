@@ -13,8 +13,8 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/scheduler.h"
 #include "gtest/gtest.h"
-#include "worker/exchange/exchange_testing.h"
-#include "worker/exchange/local_exchange.h"
+#include "worker/exchange/testing/exchange_steps.h"
+#include "worker/exchange/testing/local_exchange.h"
 
 namespace thermocline {
 namespace {

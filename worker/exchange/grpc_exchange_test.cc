@@ -38,8 +38,8 @@
 #include "tests/testing/cutting_proxy.h"
 #include "tests/testing/test_seed.h"
 #include "worker/exchange/exchange.h"
-#include "worker/exchange/exchange_testing.h"
 #include "worker/exchange/local_socket.h"
+#include "worker/exchange/testing/exchange_steps.h"
 #include "worker/session/retry_policy.h"
 
 namespace thermocline {

@@ -12,9 +12,9 @@
 #include "common/base/text.h"
 #include "common/base/timing.h"
 #include "common/job/model_memory.h"
-#include "worker/cache/device_slab.h"
 #include "worker/fae/pack_identity.h"
 #include "worker/fae/student_t.h"
+#include "worker/rows/device_slab.h"
 
 namespace thermocline {
 namespace {

@@ -17,8 +17,8 @@
 #include "absl/status/statusor.h"
 #include "common/job/resolved_job.h"
 #include "proto/job.pb.h"
-#include "worker/fae/hot_set.h"
 #include "worker/fae/lookup_counts.h"
+#include "worker/plan/hot_set.h"
 
 namespace thermocline {
 

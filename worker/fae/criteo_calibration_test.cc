@@ -1,5 +1,5 @@
 // Calibration of a real sample of Criteo's Kaggle log, beside what an independent program counted.
-// Found and skipped as by worker/data/criteo_sample_test.cc.
+// Found and skipped as by worker/data/text/criteo_sample_test.cc.
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -12,7 +12,7 @@
 #include "common/job/job_loader.h"
 #include "gtest/gtest.h"
 #include "proto/job.pb.h"
-#include "worker/data/test_files.h"
+#include "worker/data/testing/test_files.h"
 #include "worker/fae/pack.h"
 #include "worker/fae/packing.h"
 

@@ -12,7 +12,7 @@
 #include "common/job/resolved_job.h"
 #include "worker/data/batch.h"
 #include "worker/fae/calibration.h"
-#include "worker/fae/hot_set.h"
+#include "worker/plan/hot_set.h"
 
 namespace thermocline {
 

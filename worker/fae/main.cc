@@ -1,8 +1,8 @@
 // thermocline-pack: makes hot and cold batches of the training rows of a job, once, before it
 // trains; for a cache whose policy is STATIC the hot rows alone. `thermocline train` starts it.
 //
-// Reports to the file descriptor --progress_fd as deploy/runner/reporting_program.h reads it; the
-// last line is {"event": "done", ...} with what calibration found (docs/operations.md).
+// Reports to the file descriptor --progress_fd as deploy/processes/reporting_program.h reads it;
+// the last line is {"event": "done", ...} with what calibration found (docs/operations.md).
 #include <signal.h>
 #include <unistd.h>
 

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "worker/data/batch_reader.h"
-#include "worker/fae/hot_set.h"
+#include "worker/plan/hot_set.h"
 
 namespace thermocline {
 

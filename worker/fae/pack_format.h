@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker/data/batch.h"
-#include "worker/fae/hot_set.h"
 #include "worker/fae/pack.h"
+#include "worker/plan/hot_set.h"
 
 namespace thermocline {
 

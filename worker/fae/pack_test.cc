@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/fae/pack_source.h"
-#include "worker/fae/test_packs.h"
+#include "worker/fae/testing/test_packs.h"
 
 namespace thermocline {
 namespace {

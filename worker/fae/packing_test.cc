@@ -18,7 +18,7 @@
 #include "tests/testing/simulated_disk.h"
 #include "worker/fae/pack.h"
 #include "worker/fae/pack_source.h"
-#include "worker/fae/test_packs.h"
+#include "worker/fae/testing/test_packs.h"
 
 namespace thermocline {
 namespace {

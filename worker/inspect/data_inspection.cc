@@ -17,9 +17,9 @@
 #include "common/disk/file_list.h"
 #include "common/disk/npy.h"
 #include "worker/data/data_files.h"
-#include "worker/data/npy_source.h"
+#include "worker/data/npy/npy_source.h"
 #include "worker/data/row_stream.h"
-#include "worker/data/text_parser.h"
+#include "worker/data/text/text_parser.h"
 #include "worker/inspect/column_scan.h"
 #include "worker/inspect/parquet_inspection.h"
 

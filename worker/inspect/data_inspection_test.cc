@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/arrow/parquet.h"
-#include "common/arrow/testing.h"
+#include "common/arrow/testing/test_parquet.h"
 #include "common/disk/npy.h"
-#include "worker/data/test_files.h"
+#include "worker/data/testing/test_files.h"
 
 namespace thermocline {
 namespace {

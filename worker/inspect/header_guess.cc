@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "worker/data/column_values.h"
-#include "worker/data/number_text.h"
-#include "worker/data/text_parser.h"
+#include "worker/data/text/number_text.h"
+#include "worker/data/text/text_parser.h"
 #include "worker/inspect/time_forms.h"
 
 namespace thermocline {

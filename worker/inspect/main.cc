@@ -1,8 +1,8 @@
 // thermocline-inspect: reads a log once and says what is in it. `thermocline inspect` starts it and
 // shows what it finds.
 //
-// Reports to the file descriptor --progress_fd as deploy/runner/reporting_program.h reads it; the
-// last line has what it found: {"event": "done", "figures": {...}}.
+// Reports to the file descriptor --progress_fd as deploy/processes/reporting_program.h reads it;
+// the last line has what it found: {"event": "done", "figures": {...}}.
 #include <google/protobuf/text_format.h>
 #include <unistd.h>
 

@@ -11,7 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/disk/file_list.h"
-#include "worker/data/parquet_source.h"
+#include "worker/data/parquet/parquet_source.h"
 #include "worker/inspect/column_scan.h"
 
 namespace thermocline {

@@ -16,7 +16,7 @@
 #include "worker/data/batch.h"
 #include "worker/data/column_values.h"
 #include "worker/data/row_stream.h"
-#include "worker/data/text_parser.h"
+#include "worker/data/text/text_parser.h"
 #include "worker/inspect/header_guess.h"
 
 namespace thermocline {

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/arrow/object_store.h"
-#include "worker/data/line_stream.h"
+#include "worker/data/text/line_stream.h"
 
 namespace thermocline {
 

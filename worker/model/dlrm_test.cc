@@ -10,7 +10,7 @@
 #include "common/math/table_spec.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/random_for_test.h"
+#include "kernels/testing/random_values.h"
 
 namespace thermocline {
 namespace {

@@ -15,7 +15,7 @@
 #include "common/math/table_spec.h"
 #include "worker/plan/batch_plan.h"
 #include "worker/predict/row_cache.h"
-#include "worker/source/step_context.h"
+#include "worker/rows/step_context.h"
 #include "worker/train/model_step.h"
 
 namespace thermocline {

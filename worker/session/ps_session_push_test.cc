@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "worker/session/ps_session.h"
-#include "worker/session/ps_session_testing.h"
+#include "worker/session/testing/fake_transport.h"
 #include "worker/session/transport.h"
 
 namespace thermocline {

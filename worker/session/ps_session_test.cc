@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "worker/session/ps_session_testing.h"
 #include "worker/session/retry_policy.h"
+#include "worker/session/testing/fake_transport.h"
 #include "worker/session/transport.h"
 
 namespace thermocline {

@@ -9,10 +9,10 @@
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/math/metrics.h"
+#include "worker/dense/dense_parameters.h"
+#include "worker/rows/embedding_source.h"
+#include "worker/rows/step_pipeline.h"
 #include "worker/session/ps_session.h"
-#include "worker/source/dense_parameters.h"
-#include "worker/source/embedding_source.h"
-#include "worker/source/step_pipeline.h"
 #include "worker/train/model_step.h"
 
 namespace thermocline {

@@ -13,7 +13,7 @@
 #include "proto/job.pb.h"
 #include "worker/data/batch_reader.h"
 #include "worker/fae/pack.h"
-#include "worker/source/hot_rows.h"
+#include "worker/rows/hot_rows.h"
 #include "worker/train/trainer.h"
 #include "worker/train/worker.h"
 

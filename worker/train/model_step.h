@@ -14,9 +14,9 @@
 #include "common/job/resolved_job.h"
 #include "kernels/device.h"
 #include "proto/job.pb.h"
+#include "worker/dense/dense_parameters.h"
 #include "worker/model/dlrm.h"
-#include "worker/source/dense_parameters.h"
-#include "worker/source/step_context.h"
+#include "worker/rows/step_context.h"
 
 namespace thermocline {
 

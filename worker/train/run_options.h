@@ -10,14 +10,14 @@
 #include "common/job/resolved_job.h"
 #include "kernels/device.h"
 #include "proto/job.pb.h"
-#include "worker/cache/device_slab.h"
 #include "worker/exchange/exchange.h"
 #include "worker/fae/pack.h"
 #include "worker/plan/batch_plan.h"
+#include "worker/rows/device_slab.h"
+#include "worker/rows/embedding_source.h"
+#include "worker/rows/hot_rows.h"
+#include "worker/rows/owned_rows.h"
 #include "worker/session/ps_session.h"
-#include "worker/source/embedding_source.h"
-#include "worker/source/hot_rows.h"
-#include "worker/source/owned_rows.h"
 #include "worker/train/worker.h"
 
 namespace thermocline {

@@ -17,7 +17,7 @@
 #include "common/net/rpc.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
-#include "worker/data/text_index.h"
+#include "worker/data/text/text_index.h"
 #include "worker/exchange/exchange.h"
 #include "worker/session/transport.h"
 #include "worker/train/evaluation.h"

@@ -6,10 +6,10 @@
 #include "common/base/hash.h"
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
+#include "worker/rows/cached_source.h"
+#include "worker/rows/hot_source.h"
+#include "worker/rows/shared_source.h"
 #include "worker/session/retry_policy.h"
-#include "worker/source/cached_source.h"
-#include "worker/source/hot_source.h"
-#include "worker/source/shared_source.h"
 #include "worker/train/run_options.h"
 
 namespace thermocline {

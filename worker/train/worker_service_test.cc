@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/virtual_scheduler.h"
 #include "worker/session/ps_session.h"
-#include "worker/session/ps_session_testing.h"
+#include "worker/session/testing/fake_transport.h"
 
 namespace thermocline {
 namespace {

@@ -1,0 +1,109 @@
+// The servers and workers of a job as child processes on this machine: their commands, files and
+// pipes.
+#ifndef THERMOCLINE_DEPLOY_PROCESSES_LOCAL_PROCESSES_H_
+#define THERMOCLINE_DEPLOY_PROCESSES_LOCAL_PROCESSES_H_
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/net/certificates.h"
+#include "common/net/tls_files.h"
+#include "deploy/job/job_actions.h"
+#include "deploy/job/job_events.h"
+#include "deploy/processes/processes.h"
+#include "deploy/processes/run_directory.h"
+#include "deploy/processes/supervisor.h"
+#include "proto/job.pb.h"
+
+namespace thermocline {
+
+struct JobPrograms {
+  std::string server;
+  std::string worker;
+  std::string build;   // what checkpoints say of it
+  std::string digest;  // of the build and both programs: hosts of a job have the same
+};
+
+// Reads both programs. Errors: kUnavailable (one can't be read; names it)
+absl::StatusOr<std::string> DigestOfPrograms(const JobPrograms& programs);
+
+// What a process shows as its certificate.
+Role CertificateRole(ProcessRole role);
+
+// "server-0.port" for "server 0" and "port".
+std::string ProcessFileName(absl::string_view name, absl::string_view extension);
+// Where the process called `name` ("server 0") has its file: ".../server-0.port" for "port".
+std::string ProcessFile(const RunDirectory& directory, absl::string_view name,
+                        absl::string_view extension);
+
+// Removes the push logs and spilled rows of all servers in a folder: server-N.data, and nothing
+// else.
+absl::Status RemoveServerData(const RunDirectory& directory);
+
+struct LocalProcessesOptions {
+  std::string job_file;    // For workers.
+  std::string data_index;  // The folder of the workers' indexes of text files.
+  bool eval_only = false;
+  // Where workers listen, too: the job's cluster.listen_host, which other hosts reach. False: on
+  // loopback.
+  bool workers_are_reached = false;
+  // On another host than the controller: the file of the CA for processes whose certificates the
+  // controller signs, since the job's files are not there. "": all use the job's.
+  std::string own_ca;
+};
+
+// Child processes on this machine.
+class LocalProcesses : public Processes {
+ public:
+  // All references must outlive it. `directory`: where processes have their own files.
+  LocalProcesses(const Job& job, const JobPrograms& programs, const RunDirectory& directory,
+                 LocalProcessesOptions options, Supervisor* supervisor);
+  ~LocalProcesses() override;
+
+  void BeginGeneration(uint64_t generation,
+                       std::function<void(absl::string_view data)> on_metrics) override;
+  absl::Status Start(const action::StartProcess& start) override;
+  std::vector<JobEvent> TakeEvents() override;
+  // A port file shows that a process has come up; it is polled for.
+  absl::Duration UntilNextLook() const override;
+  void Stop(ProcessRole role, absl::Duration grace) override;
+  const std::vector<nlohmann::ordered_json>& results() const override { return results_; }
+
+  // Whether the processes of a role need certificates of their own.
+  bool NeedsOwnCertificate(ProcessRole role) const;
+  // The files that a process shows; its own lie beside its log. Empty: plain text.
+  TlsFiles TlsOf(const ProcessId& id) const;
+
+ private:
+  absl::Status StartServer(const action::StartProcess& start);
+  absl::Status StartWorker(const action::StartProcess& start);
+  absl::Status MakeResultFile(uint32_t rank);
+  absl::StatusOr<int> MakeMetricsPipe();
+  void CloseResults();
+  bool LookForAddress(const ProcessId& id, std::vector<JobEvent>* events);
+  event::WorkerResult ReadResult(const ProcessId& id);
+
+  const Job& job_;
+  const JobPrograms& programs_;
+  const RunDirectory& directory_;
+  const LocalProcessesOptions options_;
+  Supervisor& supervisor_;
+  std::function<void(absl::string_view)> on_metrics_;
+  uint64_t metrics_of_ = 0;  // Which pipe of metrics is rank 0's.
+  bool metrics_ended_ = true;
+  std::vector<ProcessId> coming_up_;
+  std::vector<Supervisor::Ended> held_back_;  // Of rank 0, until its metrics have ended.
+  std::vector<int> result_fds_;               // By rank; in memory; -1: none.
+  std::vector<nlohmann::ordered_json> results_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_PROCESSES_LOCAL_PROCESSES_H_

@@ -1,0 +1,28 @@
+// How often the kernel has killed a process for want of memory, which ends with a mere SIGKILL.
+#ifndef THERMOCLINE_DEPLOY_PROCESSES_MEMORY_KILLS_H_
+#define THERMOCLINE_DEPLOY_PROCESSES_MEMORY_KILLS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace thermocline {
+
+// Since the cgroup was made and the machine started. Nothing: the kernel does not say.
+struct MemoryKills {
+  std::optional<int64_t> in_cgroup;  // Of this process, in which its children are, too.
+  std::string limit;                 // Of the cgroup, in bytes; "": none is known.
+  std::optional<int64_t> on_machine;
+};
+
+// `root`: where /proc and /sys/fs/cgroup lie, for tests. Reads versions 1 and 2 of cgroups.
+MemoryKills CountMemoryKills(const std::string& root = "");
+
+// For the end of a message about a process that lived from `before` to `after`: "; meanwhile the
+// kernel killed 1 process of its cgroup for want of memory (limit: 1073741824 bytes)"; "": it
+// killed none.
+std::string DescribeMemoryKills(const MemoryKills& before, const MemoryKills& after);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_DEPLOY_PROCESSES_MEMORY_KILLS_H_

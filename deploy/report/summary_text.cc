@@ -1,0 +1,245 @@
+// What the console says of a summary, and of evaluations.
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "deploy/report/format.h"
+#include "deploy/report/summary.h"
+
+namespace thermocline {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string Fixed(const Json& summary, const char* name, int digits) {
+  const auto value = NumberAt(summary, name);
+  return value ? absl::StrFormat("%.*f", digits, *value) : "unknown";
+}
+
+std::string Count(const Json& summary, const char* name) {
+  const auto value = NumberAt(summary, name);
+  return value ? FormatCount(static_cast<uint64_t>(*value)) : "unknown";
+}
+
+// The AUC, or why there is none.
+std::string AucText(double auc) {
+  return std::isnan(auc) ? "n/a (only one class)" : absl::StrFormat("%.4f", auc);
+}
+
+// Whether held-out rows were scored. Their AUC may be null nevertheless.
+bool HasScore(const Json& summary) {
+  return NumberAt(summary, "auc") || NumberAt(summary, "eval_samples").value_or(0) > 0;
+}
+
+std::string ScoreLine(const Json& summary) {
+  std::string line = RenderScores(summary, "held-out samples") + "\n";
+  if (!NumberAt(summary, "auc")) {
+    // The calibration is a ratio to the mean label.
+    const char* const label = NumberAt(summary, "calibration") ? "1" : "0";
+    absl::StrAppend(&line, "warning: every held-out label is ", label,
+                    ", so they say nothing of the model: are the rows sorted by the label? "
+                    "data.label.positive names the texts that are a 1\n");
+  }
+  if (NumberAt(summary, "normalized_entropy").value_or(0) > 1) {
+    absl::StrAppend(&line,
+                    "warning: a normalized entropy above 1 is worse than that of a model "
+                    "which knows the rate of 1s alone; a lower learning rate, warm-up or shuffled "
+                    "rows may help\n");
+  }
+  return line;
+}
+
+// The best of several evaluations; "" where there was only one.
+std::string BestLine(const Json& summary) {
+  const auto found = summary.find("evaluations");
+  if (found == summary.end() || !found->is_object()) return "";
+  const Json& best = *found;
+  if (!NumberAt(best, "best_step")) return "";  // None had a value of the metric.
+  std::string line = absl::StrCat(
+      "best AUC ", AucText(NumberAt(best, "best_auc").value_or(std::nan(""))), "  logloss ",
+      Fixed(best, "best_logloss", 4), "  after step ", Fixed(best, "best_step", 0));
+  const auto checkpoint = best.find("best_checkpoint");
+  if (checkpoint != best.end() && checkpoint->is_string()) {
+    absl::StrAppend(&line, ", checkpoint ", checkpoint->get<std::string>());
+  }
+  const auto stopped = best.find("stopped_early");
+  if (stopped != best.end() && *stopped == true) {
+    absl::StrAppend(&line, "; training ended early, ", Count(best, "without_improvement"),
+                    " evaluations brought nothing better");
+  }
+  return line + "\n";
+}
+
+std::string DigestLine(const Json& summary) {
+  const auto digest = summary.find("model_digest");
+  const bool is_known = digest != summary.end() && digest->is_string();
+  return absl::StrCat("model digest ", is_known ? digest->get<std::string>() : "unknown", "\n");
+}
+
+// "3 things"; "" where there is none.
+std::string Counted(const Json& json, const char* name, const char* one, const char* many) {
+  const auto count = static_cast<uint64_t>(NumberAt(json, name).value_or(0));
+  return count == 0 ? "" : absl::StrCat(FormatCount(count), " ", count == 1 ? one : many);
+}
+
+// "1 rollback, 2 restarts of servers, 5 checkpoints, the last step-000000999"; "" where nothing
+// of it happened.
+std::string HistoryLine(const Json& summary) {
+  std::vector<std::string> events = {
+      Counted(summary, "rollbacks", "rollback", "rollbacks"),
+      Counted(summary, "server_restarts", "restart of a server", "restarts of servers")};
+  const auto checkpoints = summary.find("checkpoints");
+  if (checkpoints != summary.end() && checkpoints->is_object()) {
+    events.push_back(Counted(*checkpoints, "committed", "checkpoint", "checkpoints"));
+    const auto last = checkpoints->find("last");
+    if (last != checkpoints->end() && last->is_string()) {
+      events.push_back("the last " + last->get<std::string>());
+    }
+  }
+  events.erase(std::remove(events.begin(), events.end(), ""), events.end());
+  return events.empty() ? "" : absl::StrJoin(events, ", ") + "\n";
+}
+
+// Why the last step has no checkpoint; "" where it has one, or where none was wanted.
+std::string MissingLine(const Json& summary) {
+  const auto checkpoints = summary.find("checkpoints");
+  if (checkpoints == summary.end() || !checkpoints->is_object()) return "";
+  const auto missing = checkpoints->find("missing");
+  if (missing == checkpoints->end() || !missing->is_string()) return "";
+  return absl::StrCat("the checkpoint of the last step is missing: ", missing->get<std::string>(),
+                      "\n");
+}
+
+// "cache hits 61.2%, 1.2 GiB exchanged between workers, which waited most for worker 2 (12.3 s)";
+// "" where there is neither.
+std::string ExchangeLine(const Json& summary) {
+  std::vector<std::string> parts;
+  if (const auto cache = summary.find("cache"); cache != summary.end()) {
+    parts.push_back(
+        absl::StrFormat("cache hits %.1f%%", 100 * NumberAt(*cache, "hit_rate").value_or(0)));
+  }
+  if (const auto exchange = summary.find("exchange"); exchange != summary.end()) {
+    const auto sent = static_cast<uint64_t>(NumberAt(*exchange, "bytes_sent").value_or(0));
+    parts.push_back(absl::StrCat(FormatBytes(sent), " exchanged between workers"));
+    if (const auto slowest = NumberAt(*exchange, "slowest_rank")) {
+      const auto rank = static_cast<size_t>(*slowest);
+      parts.back() += absl::StrFormat(", which waited most for worker %d (%.1f s)", rank,
+                                      (*exchange)["wait_for_rank_s"][rank].get<double>());
+    }
+  }
+  return parts.empty() ? "" : absl::StrJoin(parts, ", ") + "\n";
+}
+
+// "1,200 hot rows, 63.0% of the samples in hot batches, 12 changes, ..."; "" where there are none.
+std::string HotLine(const Json& summary) {
+  const Json hot = summary.value("hot", Json());
+  if (!hot.is_object()) return "";
+  std::string line = Counted(hot, "rows", "hot row", "hot rows");
+  if (const auto share = NumberAt(hot, "sample_share")) {
+    absl::StrAppendFormat(&line, ", %.1f%% of the samples in hot batches", 100 * *share);
+  }
+  if (const auto rate = NumberAt(hot, "rate")) {
+    const auto changes = static_cast<uint64_t>(NumberAt(hot, "changes").value_or(0));
+    absl::StrAppendFormat(&line, ", %d changes, the last rate %.4g%%", changes, *rate);
+  }
+  return line + "\n";
+}
+
+}  // namespace
+
+std::string DescribeChange(const EvaluationEvent& event, std::optional<double> rate_before) {
+  const ScheduleState& next = *event.verdict.schedule;
+  std::string line =
+      absl::StrFormat("%s batches from step %d on, after a loss of %.4f on held-out rows",
+                      next.is_hot() ? "hot" : "cold", next.first_step(), next.logloss());
+  if (!rate_before || *rate_before == next.rate()) {
+    return absl::StrFormat("%s; the rate is %.4g%%", line, next.rate());
+  }
+  return absl::StrFormat("%s; the rate is %.4g%%, and was %.4g%%", line, next.rate(), *rate_before);
+}
+
+std::string DescribeEvaluation(const EvaluationEvent& event, uint32_t patience) {
+  const EvaluationReport& report = event.report;
+  const EvaluationState& state = event.state;
+  std::string line =
+      absl::StrFormat("evaluation after step %d (pass %d): AUC %s  logloss %.4f",
+                      report.step.value(), report.pass, AucText(report.auc), report.logloss);
+  if (!event.verdict.is_best) {
+    if (state.best_step() >= 0) {
+      absl::StrAppendFormat(&line, "; the best is AUC %s  logloss %.4f after step %d",
+                            AucText(state.best_auc()), state.best_logloss(), state.best_step());
+    }
+    if (patience > 0) {
+      absl::StrAppendFormat(&line, " (%d of %d without improvement)", state.without_improvement(),
+                            patience);
+    }
+  } else if (!event.checkpoint_error.ok()) {
+    absl::StrAppend(&line, "; the best so far, but its checkpoint can't be made: ",
+                    event.checkpoint_error.message());
+  } else if (state.best_checkpoint().empty()) {
+    absl::StrAppend(&line, "; the best so far");
+  } else {
+    absl::StrAppend(&line, "; the best so far, kept as ", state.best_checkpoint());
+  }
+  if (event.verdict.stops) absl::StrAppend(&line, "; training ends");
+  return line;
+}
+
+std::string RenderScores(const Json& summary, const char* samples) {
+  std::string line = absl::StrCat("AUC ", AucText(NumberAt(summary, "auc").value_or(std::nan(""))));
+  const auto add = [&](const char* name, const char* words) {
+    if (NumberAt(summary, name)) absl::StrAppend(&line, "  ", words, " ", Fixed(summary, name, 4));
+  };
+  add("gauc", "GAUC");
+  absl::StrAppend(&line, "  logloss ", Fixed(summary, "logloss", 4));
+  add("normalized_entropy", "normalized entropy");
+  add("calibration", "calibration");
+  if (NumberAt(summary, "eval_samples")) {
+    absl::StrAppend(&line, "  on ", Count(summary, "eval_samples"), " ", samples);
+  }
+  return line;
+}
+
+std::string RenderEvaluation(const Json& summary) {
+  return absl::StrCat(HasScore(summary) ? ScoreLine(summary) : "no held-out samples\n",
+                      DigestLine(summary));
+}
+
+std::string RenderSummary(const Json& summary) {
+  std::string text = HasScore(summary)
+                         ? ScoreLine(summary) + BestLine(summary)
+                         : "no row was held out (data.split, data.test), so none was scored\n";
+  absl::StrAppend(&text, Count(summary, "steps"), " steps, ", Count(summary, "samples"),
+                  " samples");
+  if (NumberAt(summary, "samples_per_s")) {
+    // The others are of an earlier launch, or of before a rollback.
+    const bool is_part = NumberAt(summary, "new_samples").value_or(INFINITY) <
+                         NumberAt(summary, "samples").value_or(0);
+    if (is_part) absl::StrAppend(&text, ", the last ", Count(summary, "new_samples"));
+    absl::StrAppend(&text, is_part ? " at " : ", ", Fixed(summary, "samples_per_s", 0),
+                    " samples/s");
+  }
+  absl::StrAppend(&text, "; ", Fixed(summary, "wall_s", 1), " s in all\n");
+  if (NumberAt(summary, "bad_lines").value_or(0) > 0) {
+    absl::StrAppend(&text, Count(summary, "bad_lines"), " malformed lines were skipped");
+    const Json& first = summary["first_bad_line"];
+    if (first.is_string()) absl::StrAppend(&text, "; ", first.get<std::string>());
+    absl::StrAppend(&text, "\n");
+  }
+  if (NumberAt(summary, "repeated_headers").value_or(0) > 0) {
+    absl::StrAppend(&text, Count(summary, "repeated_headers"),
+                    " lines were the header again, and were skipped\n");
+  }
+  if (NumberAt(summary, "padding_ids").value_or(0) > 0) {
+    absl::StrAppend(&text, Count(summary, "padding_ids"), " ids were padding\n");
+  }
+  absl::StrAppend(&text, HotLine(summary), ExchangeLine(summary), HistoryLine(summary),
+                  MissingLine(summary), DigestLine(summary));
+  return text;
+}
+
+}  // namespace thermocline

@@ -1,0 +1,87 @@
+// The {dense,sparse,labels}.npy files of one split, memory-mapped, as a BatchSource.
+//
+//   dense   float32 [N, num_dense], finite; not read where num_dense is 0
+//   sparse  int32, int64 or uint64 [N, columns of all features]; the columns of a feature, which
+//           are neighbours, are its bag. An id's 64 bits (of an int32, sign-extended) are the key;
+//           padding is left out (Feature.padding_id in proto/job.proto). Not read where there is no
+//           feature
+//   labels  int32, int64 or float32 [N] or [N, 1], 0 or 1
+#ifndef THERMOCLINE_WORKER_DATA_NPY_NPY_SOURCE_H_
+#define THERMOCLINE_WORKER_DATA_NPY_NPY_SOURCE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/disk/npy.h"
+#include "worker/data/batch.h"
+#include "worker/data/pinned_files.h"
+
+namespace thermocline {
+
+struct NpyFeature {
+  enum class Padding { kNone, kNegative, kOneId };
+
+  int columns = 1;  // of the sparse file
+  Padding padding = Padding::kNone;
+  Key padding_key = 0;  // kOneId: the id's 64 bits
+};
+
+struct NpyShape {
+  int num_dense = 0;
+  std::vector<NpyFeature> features;
+
+  int sparse_columns() const;
+};
+
+// Immutable; shared by the sources that read it.
+struct NpyFiles {
+  std::unique_ptr<MappedNpy> dense;   // null: num_dense is 0
+  std::unique_ptr<MappedNpy> sparse;  // null: there is no feature
+  std::unique_ptr<MappedNpy> labels;  // null: there is none, and none is needed
+
+  // Maps those of PREFIX_dense.npy, ... that are read and checks dtypes, shapes and that the rows
+  // agree. Errors: kNotFound, kDataLoss (truncated), kInvalidArgument (what is there and what is
+  // wanted).
+  static absl::StatusOr<std::shared_ptr<const NpyFiles>> Open(const std::string& prefix,
+                                                              const NpyShape& shape,
+                                                              bool needs_labels = true);
+  // Whether any of the three exists.
+  static bool AnyExists(const std::string& prefix);
+
+  int64_t rows() const {
+    return (labels != nullptr ? labels : dense != nullptr ? dense : sparse)->rows();
+  }
+};
+
+class NpySource : public BatchSource {
+ public:
+  // Rows [begin, end) of `files`. `pinned`: null: they may change.
+  NpySource(std::shared_ptr<const NpyFiles> files, const NpyShape& shape, int64_t begin,
+            int64_t end, std::shared_ptr<PinnedFiles> pinned = nullptr);
+
+  absl::Status Rewind(uint32_t pass) override;
+  absl::StatusOr<bool> Read(int64_t batch_size, RawBatch* raw) override;
+  absl::StatusOr<int64_t> Skip(int64_t rows) override;
+  absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) override;
+  absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) override;
+  std::string PlaceOf(const RawBatch& raw, int64_t row) override;
+  void Cancel() override { cancelled_.store(true, std::memory_order_relaxed); }
+
+ private:
+  const std::shared_ptr<const NpyFiles> files_;
+  const NpyShape shape_;
+  const int64_t begin_;
+  const int64_t end_;
+  const std::shared_ptr<PinnedFiles> pinned_;
+  std::atomic<bool> cancelled_{false};
+  int64_t next_row_;  // Of the thread that reads.
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_DATA_NPY_NPY_SOURCE_H_

@@ -1,0 +1,450 @@
+#include "worker/data/parquet/parquet_parser.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace thermocline {
+namespace {
+
+using Kind = ParquetColumn::Kind;
+
+// Integers up to this are float32 numbers exactly.
+constexpr double kMostExactFloat = 1 << 24;
+
+bool IsNan(const ParquetColumn& column, const ParquetValues& values, size_t i) {
+  return (column.kind == Kind::kFloat || column.kind == Kind::kDouble) &&
+         std::isnan(values.reals[i]);
+}
+
+// The text of value `i`; of what counts as missing "". It is in `values` or `*scratch`.
+absl::string_view TextOf(const ParquetColumn& column, const ParquetValues& values, int64_t i,
+                         std::string* scratch) {
+  if (i < 0 || IsNan(column, values, i)) return "";
+  if (column.kind == Kind::kText) return values.text(i);
+  scratch->clear();
+  AppendParquetText(column, values, i, scratch);
+  return *scratch;
+}
+
+// The keys of value `i`. `divides`: a text may be a list.
+bool AddValue(const KeyReader& reader, const ParquetColumn& column, const ParquetValues& values,
+              int64_t i, bool divides, std::string* scratch, KeyBuffer* keys) {
+  if (i >= 0) {
+    if (column.kind == Kind::kInteger || column.kind == Kind::kBool ||
+        (column.kind == Kind::kUnsigned && values.integers[i] >= 0)) {
+      return reader.ReadInteger(values.integers[i], keys);
+    }
+    if (divides) return reader.Read(values.text(i), keys);
+  }
+  return reader.ReadValue(TextOf(column, values, i, scratch), keys);
+}
+
+bool IsEmpty(const ParquetColumn& column, const ParquetValues& values, int64_t i) {
+  if (i < 0 || IsNan(column, values, i)) return true;
+  return column.kind == Kind::kText && values.text(i).empty();
+}
+
+bool AddNumber(const NumberReader& reader, const ParquetColumn& column, const ParquetValues& values,
+               int64_t i, std::string* scratch, float* value) {
+  if (i < 0 || IsNan(column, values, i)) return reader.Read("", value);
+  switch (column.kind) {
+    case Kind::kInteger:
+    case Kind::kBool:
+      return reader.ReadInteger(values.integers[i], value);
+    case Kind::kUnsigned:
+      return reader.ReadNumber(static_cast<double>(static_cast<uint64_t>(values.integers[i])),
+                               value);
+    case Kind::kFloat: {
+      // What its decimal text says, which as a float64 is another number than itself.
+      const double number = values.reals[i];
+      const bool is_exact = std::abs(number) <= kMostExactFloat && number == std::trunc(number);
+      if (reader.has_transforms() && !is_exact) break;
+      return std::isfinite(number) && reader.ReadNumber(number + 0.0, value);
+    }
+    case Kind::kDouble:  // -0 is 0, as in text.
+      return std::isfinite(values.reals[i]) && reader.ReadNumber(values.reals[i] + 0.0, value);
+    default:
+      break;
+  }
+  return reader.Read(TextOf(column, values, i, scratch), value);
+}
+
+}  // namespace
+
+// One column of the block that the row before was in.
+struct ParquetParser::Cursor {
+  Cursor(const ParquetParser& parser, int place) : place(place), column(parser.columns_[place]) {}
+
+  // The row's index among its block's values; for columns without lists.
+  int64_t Index(const Row& row) {
+    Enter(row);
+    return cells->index(row.row);
+  }
+  void Enter(const Row& row) {
+    if (row.block == block) return;
+    block = row.block;
+    cells = &block->cells[place];
+    values = cells->values.get();
+  }
+
+  const int place;
+  const ParquetColumn& column;
+  const ParquetBlock* block = nullptr;
+  const ParquetCells* cells = nullptr;
+  const ParquetValues* values = nullptr;
+};
+
+void ParquetParser::ShareDictionaries(const ParquetBlock* before, ParquetBlock* block) const {
+  block->keys.resize(plan_.features_.size());
+  for (size_t f = 0; f < plan_.features_.size(); ++f) {
+    const TextParser::Keys& keys = plan_.features_[f];
+    if (keys.column < 0) continue;
+    const int place = places_[keys.column];
+    const std::shared_ptr<const ParquetValues>& values = block->cells[place].values;
+    if (!values->is_dictionary || Divides(*keys.reader, columns_[place])) continue;
+    const bool is_shared = before != nullptr && before->cells[place].values == values;
+    block->keys[f] = is_shared ? before->keys[f] : std::make_shared<DictionaryKeys>();
+  }
+}
+
+bool ParquetParser::Divides(const KeyReader& reader, const ParquetColumn& column) {
+  return reader.divides() && column.kind == Kind::kText && !column.is_list;
+}
+
+void ParquetParser::Fill(const KeyReader& reader, const ParquetColumn& column,
+                         const ParquetValues& values, DictionaryKeys* known) {
+  known->keys.resize(values.size);
+  known->states.resize(values.size);
+  UninitializedVector<Key> one(1);
+  std::string scratch;
+  for (size_t i = 0; i < values.size; ++i) {
+    KeyBuffer keys{&one};
+    const bool ok = AddValue(reader, column, values, static_cast<int64_t>(i), /*divides=*/false,
+                             &scratch, &keys);
+    known->states[i] = !ok              ? DictionaryKeys::State::kMalformed
+                       : keys.size == 0 ? DictionaryKeys::State::kNoKey
+                                        : DictionaryKeys::State::kKey;
+    known->keys[i] = one[0];
+  }
+}
+
+template <typename F>
+void ParquetParser::ForEachText(const std::vector<Row>& rows, int column, const F& f) const {
+  std::string scratch;
+  Cursor cursor(*this, places_[column]);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const int64_t i = cursor.Index(rows[r]);
+    f(r, TextOf(cursor.column, *cursor.values, i, &scratch));
+  }
+}
+
+void ParquetParser::ReadLabels(const std::vector<Row>& rows, std::vector<uint8_t>* is_bad,
+                               Batch* batch) const {
+  std::fill(batch->labels.begin(), batch->labels.end(), NAN);  // Without one.
+  for (size_t l = plan_.labels_.size(); l-- > 0;) {            // The first is read last, and stays.
+    ForEachText(rows, plan_.labels_[l], [&](size_t r, absl::string_view text) {
+      if (!plan_.ParseLabel(text, &batch->labels[r]) && plan_.needs_labels_) (*is_bad)[r] = 1;
+    });
+  }
+  if (plan_.weight_ >= 0) {
+    ForEachText(rows, plan_.weight_, [&](size_t r, absl::string_view text) {
+      if (!TextParser::ParseWeight(text, &batch->weights[r])) (*is_bad)[r] = 1;
+    });
+  }
+  if (!plan_.split_.has_value() || test_from_.has_value()) return;
+  ForEachText(rows, plan_.split_->column(), [&](size_t r, absl::string_view text) {
+    if (!plan_.split_->IsHeldOut(text).has_value()) (*is_bad)[r] = 1;
+  });
+}
+
+void ParquetParser::ReadTexts(const std::vector<Row>& rows, Batch* batch) const {
+  batch->groups.resize(plan_.group_ >= 0 ? rows.size() : 0);
+  if (plan_.group_ >= 0) {
+    ForEachText(rows, plan_.group_,
+                [batch](size_t r, absl::string_view text) { batch->groups[r] = HashText(text); });
+  }
+  batch->carried.resize(plan_.carried_.size());
+  for (size_t c = 0; c < plan_.carried_.size(); ++c) {
+    std::vector<std::string>& carried = batch->carried[c];
+    carried.resize(rows.size());
+    ForEachText(rows, plan_.carried_[c],
+                [&carried](size_t r, absl::string_view text) { carried[r] = std::string(text); });
+  }
+}
+
+void ParquetParser::ReadNumbers(const std::vector<Row>& rows, std::vector<uint8_t>* is_bad,
+                                Batch* batch) const {
+  std::string scratch;
+  const int stride = batch->dense_stride;
+  for (size_t n = 0; n < plan_.numbers_.size(); ++n) {
+    const TextParser::Number& number = plan_.numbers_[n];
+    Cursor cursor(*this, places_[number.column]);
+    float* out = batch->dense.data() + n;
+    for (size_t r = 0; r < rows.size(); ++r, out += stride) {
+      const int64_t i = cursor.Index(rows[r]);
+      if (!AddNumber(number.reader, cursor.column, *cursor.values, i, &scratch, out)) {
+        (*is_bad)[r] = 1;
+      }
+    }
+  }
+  for (size_t r = 0; r < rows.size(); ++r) {
+    float* const row = batch->dense.data() + r * stride;
+    std::fill(row + plan_.numbers_.size(), row + stride, 0.0f);
+  }
+}
+
+bool ParquetParser::ReadList(const KeyReader& reader, const Cursor& cursor,
+                             const DictionaryKeys* known, int64_t row, std::string* scratch,
+                             KeyBuffer* keys) {
+  const int32_t begin = cursor.cells->offsets[row];
+  const int32_t end = cursor.cells->offsets[row + 1];
+  if (begin == end) return reader.ReadValue("", keys);
+  const size_t first = keys->size;
+  for (int32_t cell = begin; cell < end; ++cell) {
+    const int64_t i = cursor.cells->index(cell);
+    if (end - begin > 1 && IsEmpty(cursor.column, *cursor.values, i)) return false;
+    if (!AddCell(reader, cursor, known, i, /*divides=*/false, scratch, keys)) return false;
+  }
+  reader.Shorten(first, keys);
+  return true;
+}
+
+bool ParquetParser::AddCell(const KeyReader& reader, const Cursor& cursor,
+                            const DictionaryKeys* known, int64_t i, bool divides,
+                            std::string* scratch, KeyBuffer* keys) {
+  if (known == nullptr || i < 0) {
+    return AddValue(reader, cursor.column, *cursor.values, i, divides, scratch, keys);
+  }
+  if (known->states[i] == DictionaryKeys::State::kKey) keys->Add(known->keys[i]);
+  return known->states[i] != DictionaryKeys::State::kMalformed;
+}
+
+void ParquetParser::ReadKeys(const std::vector<Row>& rows, size_t f, std::vector<uint8_t>* is_bad,
+                             FeatureLookups* lookups) const {
+  const KeyReader& reader = *plan_.features_[f].reader;
+  Cursor cursor(*this, places_[plan_.features_[f].column]);
+  const bool divides = Divides(reader, cursor.column);
+  const ParquetBlock* block = nullptr;
+  DictionaryKeys* known = nullptr;
+  std::string scratch;
+  KeyBuffer keys{&lookups->keys};
+  const bool is_text = cursor.column.kind == Kind::kText && !cursor.column.is_list && !divides;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    cursor.Enter(rows[r]);
+    if (block != cursor.block) {
+      block = cursor.block;
+      known = block->keys[f].get();
+      if (known != nullptr) {
+        std::call_once(known->filled, [&] { Fill(reader, cursor.column, *cursor.values, known); });
+      }
+    }
+    const size_t before = keys.size;
+    bool ok;
+    if (is_text && known == nullptr) {
+      const int64_t i = cursor.cells->index(rows[r].row);
+      ok = reader.ReadValue(i < 0 ? absl::string_view() : cursor.values->text(i), &keys);
+    } else if (cursor.column.is_list) {
+      ok = ReadList(reader, cursor, known, rows[r].row, &scratch, &keys);
+    } else {
+      ok = AddCell(reader, cursor, known, cursor.cells->index(rows[r].row), divides, &scratch,
+                   &keys);
+    }
+    if (!ok) {
+      (*is_bad)[r] = 1;
+      keys.size = before;
+    }
+    lookups->offsets[r + 1] = static_cast<int32_t>(keys.size);
+  }
+  lookups->keys.resize(keys.size);
+}
+
+bool ParquetParser::ReadWeightedList(const TextParser::Keys& feature, const Cursor& cursor,
+                                     const Cursor& numbers, int64_t row, std::string* scratch,
+                                     KeyBuffer* keys) {
+  const KeyReader& reader = *feature.reader;
+  const ListWeights& weights = *feature.list_weights;
+  const int32_t first_value = cursor.cells->offsets[row];
+  const int32_t first_weight = numbers.cells->offsets[row];
+  const int32_t num_values = cursor.cells->offsets[row + 1] - first_value;
+  const int32_t num_weights = numbers.cells->offsets[row + 1] - first_weight;
+  if (num_values == 0 && num_weights == 0) return weights.Read(reader, "", "", keys);
+  if (num_weights != std::max(num_values, 1)) return false;
+  const size_t first = keys->size;
+  for (int32_t k = 0; k < num_weights; ++k) {
+    const int64_t value = num_values == 0 ? -1 : cursor.cells->index(first_value + k);
+    if (num_values > 1 && IsEmpty(cursor.column, *cursor.values, value)) return false;
+    float weight;
+    if (!AddNumber(weights.number(), numbers.column, *numbers.values,
+                   numbers.cells->index(first_weight + k), scratch, &weight) ||
+        !AddValue(reader, cursor.column, *cursor.values, value, /*divides=*/false, scratch, keys) ||
+        !weights.Add(weight, keys)) {
+      return false;
+    }
+  }
+  weights.Finish(reader, first, keys);
+  return true;
+}
+
+void ParquetParser::ReadWeightedKeys(const std::vector<Row>& rows, size_t f,
+                                     std::vector<uint8_t>* is_bad, FeatureLookups* lookups) const {
+  const TextParser::Keys& feature = plan_.features_[f];
+  Cursor cursor(*this, places_[feature.column]);
+  Cursor numbers(*this, places_[feature.weights]);
+  std::string scratch, number;
+  lookups->weights.clear();
+  KeyBuffer keys{&lookups->keys, &lookups->weights};
+  for (size_t r = 0; r < rows.size(); ++r) {
+    cursor.Enter(rows[r]);
+    numbers.Enter(rows[r]);
+    const int64_t row = rows[r].row;
+    const size_t before = keys.size;
+    const bool ok =
+        cursor.column.is_list
+            ? ReadWeightedList(feature, cursor, numbers, row, &scratch, &keys)
+            : feature.list_weights->Read(
+                  *feature.reader,
+                  TextOf(cursor.column, *cursor.values, cursor.cells->index(row), &scratch),
+                  TextOf(numbers.column, *numbers.values, numbers.cells->index(row), &number),
+                  &keys);
+    if (!ok) {
+      (*is_bad)[r] = 1;
+      keys.size = before;
+      lookups->weights.resize(before);
+    }
+    lookups->offsets[r + 1] = static_cast<int32_t>(keys.size);
+  }
+  lookups->keys.resize(keys.size);
+}
+
+void ParquetParser::AddCrosses(const std::vector<uint8_t>& is_bad, Batch* batch) const {
+  std::vector<Key> values;
+  for (size_t f = 0; f < plan_.features_.size(); ++f) {
+    if (plan_.features_[f].column >= 0) continue;
+    FeatureLookups& lookups = batch->features[f];
+    lookups.keys.resize(is_bad.size());
+    for (size_t r = 0; r < is_bad.size(); ++r) {
+      values.clear();
+      for (const int of : plan_.features_[f].cross) {
+        const FeatureLookups& component = batch->features[of];
+        if (is_bad[r] == 0) values.push_back(component.keys[component.offsets[r + 1] - 1]);
+      }
+      lookups.keys[r] = CrossKeys(values, plan_.features_[f].buckets);
+      lookups.offsets[r + 1] = static_cast<int32_t>(r + 1);
+    }
+  }
+}
+
+void ParquetParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batch* batch,
+                              std::vector<int64_t>* bad) const {
+  std::vector<Row> rows(raw.column_rows.begin() + begin, raw.column_rows.begin() + end);
+  std::vector<uint8_t> is_bad;
+  ReadRows(rows, &is_bad, batch);
+  if (std::find(is_bad.begin(), is_bad.end(), 1) == is_bad.end()) return;
+  std::vector<Row> good;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    is_bad[r] != 0 ? bad->push_back(begin + static_cast<int64_t>(r)) : good.push_back(rows[r]);
+  }
+  ReadRows(good, &is_bad, batch);
+}
+
+void ParquetParser::ReadRows(const std::vector<Row>& rows, std::vector<uint8_t>* is_bad,
+                             Batch* batch) const {
+  is_bad->assign(rows.size(), 0);
+  batch->size = static_cast<int>(rows.size());
+  batch->num_dense = static_cast<int>(plan_.numbers_.size());
+  batch->dense_stride = PaddedDenseColumns(batch->num_dense);
+  batch->dense.resize(rows.size() * batch->dense_stride);
+  batch->labels.resize(rows.size());
+  batch->weights.resize(plan_.weight_ >= 0 ? rows.size() : 0);
+  batch->features.resize(plan_.features_.size());
+  ReadLabels(rows, is_bad, batch);
+  ReadTexts(rows, batch);
+  ReadNumbers(rows, is_bad, batch);
+  for (size_t f = 0; f < plan_.features_.size(); ++f) {
+    FeatureLookups& lookups = batch->features[f];
+    lookups.keys.resize(std::max(lookups.keys.capacity(), rows.size()));
+    lookups.offsets.resize(rows.size() + 1);
+    lookups.offsets[0] = 0;
+    if (plan_.features_[f].weights >= 0) {
+      ReadWeightedKeys(rows, f, is_bad, &lookups);
+    } else if (plan_.features_[f].column >= 0) {
+      ReadKeys(rows, f, is_bad, &lookups);
+    }
+  }
+  AddCrosses(*is_bad, batch);
+}
+
+bool ParquetParser::IsHeldOut(const ParquetCells& cells, int64_t row) const {
+  const int place = split_place();
+  const int64_t i = cells.index(row);
+  if (test_from_.has_value()) return i >= 0 && cells.values->integers[i] >= *test_from_;
+  std::string scratch;
+  return plan_.split_->IsHeldOut(TextOf(columns_[place], *cells.values, i, &scratch))
+      .value_or(false);
+}
+
+// ---- what is wrong
+
+std::string ParquetParser::DescribeList(int column, const ParquetCells& cells, int64_t row) const {
+  std::string scratch;
+  for (const TextParser::Keys& keys : plan_.features_) {
+    if (keys.column != column) continue;
+    const int32_t begin = cells.offsets[row], end = cells.offsets[row + 1];
+    if (begin == end) return keys.reader->DescribeValue("");
+    for (int32_t cell = begin; cell < end; ++cell) {
+      const absl::string_view text =
+          TextOf(Column(column), *cells.values, cells.index(cell), &scratch);
+      if (text.empty() && end - begin > 1) return "an empty value among several";
+      const std::string wrong = keys.reader->DescribeValue(text);
+      if (!wrong.empty()) return wrong;
+    }
+  }
+  return "";
+}
+
+std::string ParquetParser::DescribeWeights(const TextParser::Keys& feature,
+                                           const ParquetBlock& block, int64_t row) const {
+  const ParquetColumn& column = Column(feature.column);
+  const ParquetColumn& weights = Column(feature.weights);
+  const ParquetCells& cells = block.cells[places_[feature.column]];
+  const ParquetCells& numbers = block.cells[places_[feature.weights]];
+  std::string scratch, number;
+  if (!column.is_list) {
+    return feature.list_weights->Describe(
+        *feature.reader, column.name, TextOf(column, *cells.values, cells.index(row), &scratch),
+        TextOf(weights, *numbers.values, numbers.index(row), &number));
+  }
+  const int32_t num_values = cells.offsets[row + 1] - cells.offsets[row];
+  const int32_t num_weights = numbers.offsets[row + 1] - numbers.offsets[row];
+  if (num_weights != num_values && (num_weights != 1 || num_values != 0)) {
+    return ListWeights::DescribeCounts(num_weights, column.name, num_values);
+  }
+  std::string wrong;
+  for (int32_t k = numbers.offsets[row]; wrong.empty() && k < numbers.offsets[row + 1]; ++k) {
+    wrong = feature.list_weights->DescribeWeight(
+        TextOf(weights, *numbers.values, numbers.index(k), &number));
+  }
+  return wrong;
+}
+
+std::string ParquetParser::Describe(const ParquetBlock& block, int64_t row) const {
+  std::string scratch;
+  for (int column = 0; column < static_cast<int>(places_.size()); ++column) {
+    if (places_[column] < 0) continue;
+    const ParquetCells& cells = block.cells[places_[column]];
+    std::string wrong = Column(column).is_list
+                            ? DescribeList(column, cells, row)
+                            : plan_.DescribeColumn(column, TextOf(Column(column), *cells.values,
+                                                                  cells.index(row), &scratch));
+    for (const TextParser::Keys& keys : plan_.features_) {
+      if (wrong.empty() && keys.weights == column) wrong = DescribeWeights(keys, block, row);
+    }
+    if (!wrong.empty()) return absl::StrCat("column '", Column(column).name, "': ", wrong);
+  }
+  return "the row is malformed";
+}
+
+}  // namespace thermocline

@@ -1,0 +1,57 @@
+// A range of the rows of Parquet files as a BatchSource. Only the columns that the job names are
+// read, a run of rows at a time; row groups before the first row that is wanted are not.
+#ifndef THERMOCLINE_WORKER_DATA_PARQUET_PARQUET_SOURCE_H_
+#define THERMOCLINE_WORKER_DATA_PARQUET_PARQUET_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/arrow/object_store.h"
+#include "worker/data/data_files.h"
+#include "worker/data/parquet/parquet_parser.h"
+#include "worker/data/text/text_source.h"
+
+namespace thermocline {
+
+// Immutable; shared by the sources that read it.
+struct ParquetFiles {
+  std::vector<std::string> paths;                // At least one.
+  std::shared_ptr<ObjectStore> store;            // Of paths that are objects; else null.
+  std::shared_ptr<PinnedFiles> pinned;           // Null: what is read may change.
+  std::vector<std::vector<int64_t>> row_groups;  // Rows of each, of each file.
+
+  int64_t rows(int file) const;
+  int64_t all_rows() const;
+};
+
+// Opens a file whose columns include the keys of its folders (FolderKeysOf) that are none of its
+// own, as texts. Errors: as ParquetFile::Open().
+absl::StatusOr<std::unique_ptr<ParquetFile>> OpenParquet(const std::string& path,
+                                                         ObjectStore* store);
+
+// Reads the footers of `paths`, which are of `found`. Errors: as ParquetFile::Open() and
+// ParquetParser::Find().
+absl::StatusOr<ParquetFiles> OpenParquetFiles(const FoundFiles& found,
+                                              std::vector<std::string> paths,
+                                              const ParquetParser& parser);
+
+class ParquetSource : public RowSource {
+ public:
+  ParquetSource(std::shared_ptr<const ParquetFiles> files,
+                std::shared_ptr<const ParquetParser> parser, const TextRange& range);
+
+  absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) override;
+  absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) override;
+  std::string PlaceOf(const RawBatch& raw, int64_t row) override;
+
+ private:
+  const std::shared_ptr<const ParquetParser> parser_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_DATA_PARQUET_PARQUET_SOURCE_H_

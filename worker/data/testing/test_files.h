@@ -1,0 +1,69 @@
+// Files that tests of this folder write. A folder of its own for every test, removed at its end.
+#ifndef THERMOCLINE_WORKER_DATA_TESTING_TEST_FILES_H_
+#define THERMOCLINE_WORKER_DATA_TESTING_TEST_FILES_H_
+
+#include <stdlib.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "common/base/check.h"
+#include "gtest/gtest.h"
+
+namespace thermocline {
+
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string pattern = testing::TempDir() + "/thermocline_XXXXXX";
+    CHECK(mkdtemp(pattern.data()) != nullptr);
+    path_ = pattern;
+  }
+  ~TempFolder() { std::filesystem::remove_all(path_); }
+
+  const std::string& path() const { return path_; }
+
+  // Writes a file and returns its path.
+  std::string Write(const std::string& name, const std::string& bytes) const {
+    const std::string path = path_ + "/" + name;
+    std::ofstream out(path, std::ios::binary);
+    out << bytes;
+    out.close();
+    CHECK(out.good());
+    return path;
+  }
+
+ private:
+  std::string path_;
+};
+
+// One gzip member.
+inline std::string Gzip(const std::string& text) {
+  z_stream stream = {};
+  CHECK_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  std::string out(deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  CHECK_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+// One zstd frame.
+inline std::string Zstd(const std::string& text) {
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  const size_t size = ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3);
+  CHECK(ZSTD_isError(size) == 0);
+  out.resize(size);
+  return out;
+}
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_DATA_TESTING_TEST_FILES_H_

@@ -1,0 +1,100 @@
+// A range of the rows of files as a BatchSource, shuffled in blocks where the job says so.
+#ifndef THERMOCLINE_WORKER_DATA_TEXT_TEXT_SOURCE_H_
+#define THERMOCLINE_WORKER_DATA_TEXT_TEXT_SOURCE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/data/batch.h"
+#include "worker/data/row_stream.h"
+#include "worker/data/text/text_parser.h"
+
+namespace thermocline {
+
+struct TextRange {
+  // Of the rows that a filter leaves. end < 0: through the end, not counted.
+  int64_t begin = 0;
+  int64_t end = -1;
+
+  // Which rows data.split.column leaves, where it is set.
+  enum class Rows { kAll, kTrain, kHeldOut };
+  Rows rows = Rows::kAll;
+
+  // Rows that change places with each other, block by block; 0: none do.
+  int64_t shuffle_rows = 0;
+  uint64_t shuffle_seed = 0;
+};
+
+// The order of `rows` rows of a block: a permutation that (seed, pass, block) decide.
+std::vector<int32_t> ShuffledOrder(uint64_t seed, uint32_t pass, int64_t block, int64_t rows);
+
+// What sources of rows share: the range, and the order within it.
+class RowSource : public BatchSource {
+ public:
+  absl::Status Rewind(uint32_t pass) override;
+  absl::StatusOr<bool> Read(int64_t batch_size, RawBatch* raw) override;
+  absl::StatusOr<int64_t> Skip(int64_t rows) override;
+  void Cancel() override { cancelled_.store(true, std::memory_order_relaxed); }
+
+ protected:
+  // `on_scan` is called while rows before the first are skipped.
+  RowSource(std::vector<std::string> paths, const TextRange& range, OnScan on_scan);
+
+  // REQUIRES: called once, before all else
+  void SetRows(std::unique_ptr<RowReader> rows) { rows_ = std::move(rows); }
+
+  const std::vector<std::string>& paths() const { return paths_; }
+  const std::atomic<bool>* cancelled() const { return &cancelled_; }
+
+ private:
+  // What was counted is no longer there.
+  absl::Status TooFewRows(int64_t found) const;
+  // `rows`, or those that are left of the range.
+  int64_t Wanted(int64_t rows) const;
+  // Takes the next block of rows from the stream; false: there is none.
+  absl::StatusOr<bool> NextBlock();
+  absl::StatusOr<int64_t> AppendShuffled(int64_t rows, RawBatch* raw);
+  absl::StatusOr<int64_t> SkipShuffled(int64_t rows);
+
+  const std::vector<std::string> paths_;
+  const TextRange range_;
+  const OnScan on_scan_;
+  std::atomic<bool> cancelled_{false};
+
+  // Of the thread that reads.
+  std::unique_ptr<RowReader> rows_;
+  uint32_t pass_ = 0;
+  int64_t next_row_ = 0;    // To be handed out.
+  int64_t blocks_ = 0;      // That were taken from the stream in this pass.
+  int64_t taken_rows_ = 0;  // In them, and those before the range.
+  RawBatch block_;
+  std::vector<int32_t> order_;  // Of block_.
+  size_t order_position_ = 0;
+};
+
+class TextSource : public RowSource {
+ public:
+  TextSource(std::shared_ptr<const TextFiles> files, std::shared_ptr<const TextParser> parser,
+             const TextRange& range, OnScan on_scan);
+
+  absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) override;
+  absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) override;
+  bool IsHeader(const RawBatch& raw, int64_t row) override {
+    return parser_->IsHeader(raw.TextOf(row));
+  }
+  std::string PlaceOf(const RawBatch& raw, int64_t row) override;
+
+ private:
+  const std::shared_ptr<const TextFiles> files_;
+  const std::shared_ptr<const TextParser> parser_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_DATA_TEXT_TEXT_SOURCE_H_
