@@ -18,7 +18,7 @@ namespace thermocline {
 namespace {
 
 // Nodes end with the job: they need this long to hear of it.
-constexpr absl::Duration kFarewell = absl::Seconds(3);
+constexpr absl::Duration kAgentsFarewell = absl::Seconds(3);
 constexpr absl::Duration kStopPeriod = absl::Milliseconds(50);
 // Of a process; a new one comes in time.
 constexpr absl::Duration kCertificateLifetime = absl::Hours(24);
@@ -111,7 +111,7 @@ NodeProcesses::NodeProcesses(const NodeProcessesOptions& options, const RunDirec
 NodeProcesses::~NodeProcesses() {
   if (server_ != nullptr) {
     service_.WithTable([](NodeTable* table) { table->End(); });
-    service_.Close(kFarewell);
+    service_.Close(kAgentsFarewell);
     server_->Shutdown(/*grace_ms=*/0);
   }
   PosixDisk disk;

@@ -31,7 +31,7 @@ HeldRows::Unwritten HeldRows::TakeOldest() {
   while (true) {
     const int32_t row = queue_.front();
     queue_.pop_front();
-    if (queue_.size() > kHeldRowsAhead) Prefetch(queue_[kRowsAhead]);
+    if (queue_.size() > kHeldRowsAhead) Prefetch(queue_[kHeldRowsAhead]);
     Held& held = rows_[row];
     const bool is_unwritten = held.unwritten_lookups > 0;
     held.is_queued = is_unwritten && held.is_used_again;
