@@ -1,4 +1,5 @@
 // A status that one thread waits for and another delivers; can be used again after Reset().
+// Thread-safe.
 #ifndef THERMOCLINE_COMMON_BASE_COMPLETION_H_
 #define THERMOCLINE_COMMON_BASE_COMPLETION_H_
 

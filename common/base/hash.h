@@ -26,7 +26,7 @@ constexpr uint64_t TableSalt(TableId table) { return Mix64(0x7468726D636C696Eull
 // below.
 constexpr uint64_t KeyHash(uint64_t table_salt, Key key) { return Mix64(key ^ table_salt); }
 
-// In [0, kNumPartitions).
+// A key's partition, in [0, kNumPartitions).
 constexpr uint32_t PartitionOfHash(uint64_t key_hash) {
   return static_cast<uint32_t>(key_hash >> 48);
 }
@@ -52,7 +52,7 @@ Digest RowDigest(TableId table, Key key, absl::Span<const float> row);
 // Digest of a key that has no row yet, and was looked up `count` times.
 Digest CandidateDigest(TableId table, Key key, uint32_t count);
 
-// Which server holds a key: every server owns a contiguous range of the partitions.
+// Says which server holds a key: every server owns a contiguous range of the partitions.
 class ClusterMap {
  public:
   // REQUIRES: 1 <= num_servers <= kNumPartitions
@@ -90,9 +90,9 @@ class ClusterMap {
   uint32_t num_servers_;
 };
 
-// CRC-32C (Castagnoli, RFC 3720): the checksum of everything that we write to a disk.
+// CRC-32C (Castagnoli, RFC 3720) is the checksum of everything that we write to a disk.
 //
-// The checksum of what `crc` covers followed by `data`; `crc` is 0 for the first piece.
+// Extends `crc`, the checksum of the bytes before, by `data`; `crc` is 0 for the first piece.
 uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t bytes);
 
 inline uint32_t Crc32c(const void* data, size_t bytes) { return ExtendCrc32c(0, data, bytes); }

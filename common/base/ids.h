@@ -16,7 +16,7 @@ namespace thermocline {
 // A feature id: names one row of a table.
 using Key = uint64_t;
 
-// One server holds the rows of a contiguous range of partitions.
+// Keys hash into this many partitions. Each server holds the rows of a contiguous range of them.
 inline constexpr uint32_t kNumPartitions = 65536;
 
 template <typename Tag, typename T>
@@ -58,11 +58,11 @@ constexpr int64_t operator-(Step a, Step b) { return a.value() - b.value(); }
 // The last step that a job may reach: rows keep the step of their last change, plus 1, in 32 bits.
 inline constexpr Step kLastStep{(int64_t{1} << 32) - 2};
 
-// A worker numbers the lookups of a table in its batch with int32.
+// Lookups of one table in one worker's batch: they are numbered with int32.
 inline constexpr int64_t kMaxTableLookups = (int64_t{1} << 30) - 1;
 
 // A job's id travels in every request and stands in every error: at most this many printable ASCII
-// characters. The empty id is that of a server without a job.
+// characters. A server without a job has the empty id.
 inline constexpr size_t kMaxJobIdBytes = 256;
 
 inline bool IsJobId(absl::string_view id) {

@@ -12,14 +12,16 @@
 
 namespace thermocline {
 
-// Sets Abseil's flags and returns the other arguments, the program's name first. For programs other
-// than the launcher. `usage` is what --help prints before the flags of all of our own sources (by
-// default Abseil shows only those defined in a file named like the program). --help ends the
-// program with code 0. An unknown flag or a bad value ends it with the reason and exit code 2
-// (Abseil's is 1).
+// Sets Abseil's flags and returns the other arguments, the program's name first. All programs but
+// the launcher begin with it.
+//
+// --help prints `usage` and the flags of all of our own sources (Abseil alone shows only those
+// defined in a file named like the program), and ends the program with code 0. An unknown flag or a
+// bad value ends it with the reason and exit code 2 (Abseil's is 1).
 std::vector<char*> ParseProgramFlags(absl::string_view usage, int argc, char** argv);
 
-// The first thing that is wrong with the flags among `arguments`, or "". Sets the flags before it.
+// Sets the flags among `arguments`, up to the first one that is unknown, has no value or has a bad
+// one. Returns what is wrong with that one, or "".
 std::string CheckProgramFlags(const std::vector<std::string>& arguments);
 
 // Writes a line of this process's log to stderr: "2024-06-11T09:28:20.123Z text". Thread-safe; a
@@ -41,20 +43,22 @@ void TurnOffMutexChecks();
 // Whether the CPU has AVX-512. Every program of ours needs x86-64-v3.
 inline bool CpuHasAvx512() { return __builtin_cpu_supports("avx512f") != 0; }
 
-// Files that a process has open beside its connections: logs, data, checkpoints, gRPC's own.
+// A process has at most this many files open beside its connections: logs, data, checkpoints, and
+// what gRPC opens.
 inline constexpr uint64_t kFilesBesideConnections = 64;
 
-// How many files this process may open now.
+// How many files this process may have open (its soft limit); 0 where the system doesn't say.
 uint64_t OpenFileLimit();
-// Raises the soft limit of open files to the hard limit, for this process and those that it starts
-// later.
+// Raises the soft limit of open files to the hard limit, for this process and the ones that it
+// starts later.
 void RaiseOpenFileLimit();
 
-// Checks that OpenFileLimit() suffices for `connections` and kFilesBesideConnections. Errors:
-// kFailedPrecondition (names `who`, the program, what it needs, and the limit).
+// Checks that OpenFileLimit() suffices for `connections` and kFilesBesideConnections.
+//   who: the program, for the error
+// Errors: kFailedPrecondition (names `who`, what it needs, and the limit).
 absl::Status CheckOpenFiles(absl::string_view who, uint64_t connections);
 
-// Memory of this process that is in RAM (VmRSS), or 0 where /proc can't be read.
+// How much of this process's memory is in RAM (VmRSS), in bytes; 0 where /proc can't be read.
 uint64_t ResidentBytes();
 
 // Seconds since this process was loaded.

@@ -11,23 +11,23 @@ namespace thermocline {
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;  // Bad flags or a bad job file: nothing was done.
-// A worker has lost a server, or pushes that a server had acknowledged to it. The job itself is not
-// at fault.
+// A worker has lost a server, or a server has lost pushes that it had acknowledged to the worker.
+// The job itself is not at fault.
 inline constexpr int kExitServerLost = 3;
-// What a process needs can't be had for now: the disk or store of its data fails, a process does
-// not answer, no thread can be made. Nothing is wrong with the job, and it may succeed later.
+// The process's surroundings fail: the disk or store of its data has errors, another process does
+// not answer, or no thread can be made. Nothing is wrong with the job, and it may succeed later.
 inline constexpr int kExitTrouble = 4;
 
 // Ranges of settings.
 //
-// A message has room for one row of the largest dim with Adam's state, and its key.
+// The smallest message has room for one row of the largest dim with Adam's state, and its key.
 inline constexpr int kMinMessageBytes = 64 << 10;
 inline constexpr int kMaxMessageBytes = 1 << 30;
 inline constexpr int kMaxThreads = 1024;
-// One thread answers while another applies a step.
+// At least two, since one thread answers while another applies a step.
 inline constexpr int kMinHandlerThreads = 2;
 inline constexpr int kMaxHeldPulls = 1 << 20;
-// Room for one or two pushes of a small batch.
+// At the least, one or two pushes of a small batch fit.
 inline constexpr int64_t kMinPendingBytes = 1 << 20;
 inline constexpr int64_t kMaxPendingBytes = int64_t{1} << 50;
 

@@ -13,11 +13,12 @@ namespace thermocline {
 // Not thread-safe.
 class RequestOrder {
  public:
-  // Far more than a sender counts between two requests to one process. A number beyond that is not
-  // the sender's, and would make every later request of it too late.
+  // Between two requests to one process a sender counts on by far less than this. A number further
+  // ahead did not come from the sender, and would make all its later requests too late.
   static constexpr uint64_t kMaxAhead = uint64_t{1} << 32;
 
-  // `sequence` rises from one request to the next; 0: the request has no order.
+  // Accepts the request with this number. The sender's numbers rise from one request to the next;
+  // a request with number 0 has no order and is always accepted. The same number may come again.
   // Errors: kFailedPrecondition (a later one was taken), kInvalidArgument (more than kMaxAhead
   // beyond the newest).
   absl::Status Take(uint64_t sequence) {
@@ -33,7 +34,7 @@ class RequestOrder {
     newest_ = sequence;
     return absl::OkStatus();
   }
-  // The newest that was taken; 0: none.
+  // The highest number that was taken; 0: none.
   uint64_t newest() const { return newest_; }
 
  private:

@@ -13,13 +13,14 @@
 
 namespace thermocline {
 
+// Implementations: ThreadScheduler; VirtualScheduler (tests/testing/virtual_scheduler.h).
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
-  // Monotonic; comparable within one process only.
+  // The time in microseconds, from a monotonic clock; comparable within one process only.
   virtual int64_t NowMicros() const = 0;
-  // Runs `task` once, no earlier than `delay_us` from now, on a thread of the scheduler's.
-  // REQUIRES: `task` is short and does not wait: later tasks wait for it.
+  // Runs `task` once, no earlier than `delay_us` from now, on the scheduler's thread.
+  // REQUIRES: `task` is short and does not wait, since later tasks wait for it.
   virtual void RunAfter(int64_t delay_us, std::function<void()> task) = 0;
 };
 

@@ -1,6 +1,6 @@
 // Tasks in the background: work that must not delay its caller, or that waits for a disk or for
-// another process. common/base/thread_pool.h is for the cells of a loop, common/base/scheduler.h
-// for what is due at a time.
+// another process. common/base/thread_pool.h runs the iterations of a loop, common/base/scheduler.h
+// runs tasks that are due at a certain time.
 #ifndef THERMOCLINE_COMMON_BASE_TASK_QUEUE_H_
 #define THERMOCLINE_COMMON_BASE_TASK_QUEUE_H_
 
@@ -53,7 +53,8 @@ class TaskQueue : public TaskRunner {
   absl::Mutex mutex_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
-  size_t idle_threads_ ABSL_GUARDED_BY(mutex_) = 0;  // That wait for a task, or wake for one.
+  // Threads that wait for a task, or are waking for one.
+  size_t idle_threads_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -13,7 +13,8 @@ namespace thermocline {
 namespace {
 
 TEST(TaskQueueTest, OneThreadRunsTasksInTheOrderInWhichTheyCame) {
-  std::vector<int> order, expected;  // Of the queue's one thread, until the queue is gone.
+  // Only the queue's one thread writes `order`; this thread reads it once the queue is gone.
+  std::vector<int> order, expected;
   {
     TaskQueue queue(1);
     for (int i = 0; i < 100; ++i) {
@@ -66,7 +67,7 @@ TEST(TaskQueueTest, IdleMeansThatAllHaveRunAndAreDestroyed) {
 }
 
 TEST(TaskQueueTest, DestructionRunsWhatTasksStillGive) {
-  int runs = 0;  // Of one task at a time.
+  int runs = 0;  // One task at a time changes it.
   absl::Notification started, release;
   {
     auto queue = std::make_unique<TaskQueue>(4);

@@ -19,8 +19,8 @@ absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text);
 // Whether `text` is UTF-8: no overlong form, no surrogate, nothing above U+10FFFF.
 bool IsUtf8(absl::string_view text);
 
-// " (did you mean 'batch_size'?)" with the candidate nearest to `name`, or "" where none is near.
-// Ignores case, '-' and '_'.
+// Returns " (did you mean 'batch_size'?)" with the candidate nearest to `name`, or "" where none is
+// near. Ignores case, '-' and '_'.
 std::string DidYouMean(absl::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace thermocline

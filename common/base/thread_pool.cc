@@ -122,7 +122,8 @@ void ThreadPool::WorkerLoop(int thread) {
 }
 
 int HardwareThreads() {
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // Which may say 0.
+  // hardware_concurrency() may return 0.
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 void CallAll(size_t count, absl::FunctionRef<void(size_t index)> call) {

@@ -1,5 +1,5 @@
-// Threads that share the iterations ("cells") of a loop, and sleep between loops. For tasks in the
-// background see common/base/task_queue.h, for timers common/base/scheduler.h.
+// Threads that share the iterations ("cells") of a loop, and sleep between loops. Tasks in the
+// background belong to common/base/task_queue.h, timers to common/base/scheduler.h.
 #ifndef THERMOCLINE_COMMON_BASE_THREAD_POOL_H_
 #define THERMOCLINE_COMMON_BASE_THREAD_POOL_H_
 
@@ -21,8 +21,8 @@ namespace thermocline {
 // ParallelFor may run then.
 class ThreadPool {
  public:
-  // `num_threads` includes the one that calls ParallelFor; there are fewer where no more can be
-  // made. REQUIRES: num_threads >= 1
+  // `num_threads` includes the one that calls ParallelFor. The pool has fewer where the system
+  // makes no more. REQUIRES: num_threads >= 1
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -31,8 +31,8 @@ class ThreadPool {
   int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
 
   // Runs body(cell, thread) once for every cell in [0, num_cells), each on some thread in
-  // [0, num_threads()), and returns when all have run. Cells start in ascending order. A thread
-  // that wakes when no cell is left is not waited for.
+  // [0, num_threads()), and returns when all have run. Cells start in ascending order. It does not
+  // wait for threads that wake when no cell is left.
   using Body = absl::FunctionRef<void(int64_t cell, int thread)>;
   void ParallelFor(int64_t num_cells, Body body);
 
@@ -41,13 +41,14 @@ class ThreadPool {
   void RunCells(const Body& body, int thread);
   // Waits for a loop other than number `seen`, joins it, and returns its number.
   uint64_t JoinNext(uint64_t seen);
-  // Joins the loop under way. False: there is none but number `seen`.
+  // Joins the loop under way, unless it is number `*seen`, and sets *seen to its number. Returns
+  // whether it has joined.
   bool TryJoin(uint64_t* seen);
   bool HasWork(uint64_t seen) const;
 
   std::vector<std::thread> threads_;  // Constant after construction.
 
-  // The loop under way. Written by ParallelFor while no thread has joined.
+  // The loop under way. ParallelFor writes these while no thread has joined.
   const Body* body_ = nullptr;  // null: the pool ends
   int64_t num_cells_ = 0;
   std::atomic<int64_t> next_cell_{0};
@@ -60,11 +61,12 @@ class ThreadPool {
   int sleepers_ ABSL_GUARDED_BY(mutex_) = 0;  // Threads that wait for work.
 };
 
-// How many threads the machine runs at a time; 1 where it does not say.
+// How many threads the machine runs at a time; 1 where the system does not say.
 int HardwareThreads();
 
 // Runs call(i) for each i in [0, count) at once, each on a thread of its own, and returns when all
-// have returned: for calls that wait. `call` is thread-safe and returns in bounded time.
+// have returned. It serves calls that wait, for other processes for instance.
+// REQUIRES: `call` is thread-safe and returns in bounded time.
 void CallAll(size_t count, absl::FunctionRef<void(size_t index)> call);
 
 }  // namespace thermocline

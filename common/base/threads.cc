@@ -16,8 +16,8 @@
 namespace thermocline {
 namespace {
 
-// gRPC's: for callbacks half as many as processors, 2 at least and 16 at most; timers, DNS, its
-// executor; and a few of our own.
+// gRPC makes half as many threads for callbacks as there are processors, 2 at least and 16 at most,
+// and some for timers, DNS and its executor. A few are our own.
 constexpr int kFewThreads = 12;
 constexpr int kMostThreads = 32;
 

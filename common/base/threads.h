@@ -1,4 +1,5 @@
-// The threads of a process. How many there may be is limited: ulimit -u and -v, the cgroup's pids.
+// Makes the threads of a process. The system limits their number: ulimit -u and -v, and the
+// cgroup's pids.max.
 #ifndef THERMOCLINE_COMMON_BASE_THREADS_H_
 #define THERMOCLINE_COMMON_BASE_THREADS_H_
 
@@ -10,16 +11,16 @@
 
 namespace thermocline {
 
-// Nothing: none can be made.
+// Starts a thread; nullopt if the system makes none.
 std::optional<std::thread> TryMakeThread(std::function<void()> body);
 
-// Where none can be made, the process ends with the reason in its log, and kExitTrouble. Others
-// would wait for what the thread was to do.
+// Starts a thread. If the system makes none, ends the process with the reason in its log and
+// kExitTrouble, since other threads would wait for this one for ever.
 std::thread MakeThread(std::function<void()> body);
 
-// Checks that a process can have so many more threads at once as gRPC and we make in any job; gRPC
-// goes on without those that it can't make, and then nothing arrives. For main, before all others
-// start. Errors: kUnavailable.
+// Checks that this process can make as many more threads as gRPC and we make in any job. (gRPC goes
+// on without a thread that it can't make, and then no message arrives.) Call it in main(), before
+// any thread starts. Errors: kUnavailable (says how many threads it needs and which limits count).
 absl::Status CheckThreads();
 
 }  // namespace thermocline

@@ -49,7 +49,7 @@ class LatencyHistogram {
  public:
   // Negative values count as 0.
   void Record(int64_t us);
-  // Taken while others record, the figures may disagree by the records in flight.
+  // While other threads record, the figures may disagree by the records in flight.
   LatencySnapshot Snapshot() const;
 
  private:
@@ -66,7 +66,7 @@ class LatencyHistogram {
   std::atomic<uint64_t> max_us_{0};
 };
 
-// Runs and total time of one stage. Thread-safe and wait-free.
+// Counts the runs of one stage and adds up their time. Thread-safe and wait-free.
 class StageTimer {
  public:
   // Adds the time from its construction to its destruction.

@@ -1,5 +1,5 @@
-// A std::vector whose resize() leaves numbers uninitialized: for buffers that are overwritten at
-// once.
+// A std::vector whose resize() leaves numbers uninitialized. It serves as a buffer that is
+// overwritten at once.
 #ifndef THERMOCLINE_COMMON_BASE_UNINITIALIZED_VECTOR_H_
 #define THERMOCLINE_COMMON_BASE_UNINITIALIZED_VECTOR_H_
 
@@ -11,7 +11,7 @@
 
 namespace thermocline {
 
-// Also aligns to a cache line.
+// Leaves new elements uninitialized, and aligns the memory to a cache line.
 template <typename T>
 class UninitializedAllocator {
   static_assert(std::is_trivial_v<T>);

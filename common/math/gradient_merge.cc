@@ -5,7 +5,7 @@
 namespace thermocline {
 namespace {
 
-// By the hash's upper bits; KeyNumbers goes by the lower ones.
+// Pieces go by the hash's upper bits, since KeyNumbers goes by the lower ones.
 bool IsIn(uint64_t hash, MergePiece piece) {
   return ((hash >> 32) * piece.of) >> 32 == piece.index;
 }

@@ -1,9 +1,9 @@
 // Sums the gradients of one table over the workers, key by key, in rank order: on a server, and on
 // the worker that updates a row in a server's place.
 //
-// The sum of a key starts from the gradient of the lowest rank that has the key; the others are
-// added one after the other. So its bits depend neither on threads nor on how the pushes were cut
-// into chunks, nor on who merges.
+// The sum of a key starts from the gradient of the lowest rank that has the key; those of higher
+// ranks are added one after the other. So its bits depend neither on threads, nor on how the pushes
+// were cut into chunks, nor on the process that merges.
 #ifndef THERMOCLINE_COMMON_MATH_GRADIENT_MERGE_H_
 #define THERMOCLINE_COMMON_MATH_GRADIENT_MERGE_H_
 
@@ -18,7 +18,8 @@
 
 namespace thermocline {
 
-// Adds a rank's gradient to the sum of the ranks before; the first is copied, so that -0 stays -0.
+// Adds a rank's gradient to the sum of the ranks before. The first rank's gradient is copied, so
+// that -0 stays -0.
 //   gradient, sum: [dim]
 inline void MergeGradient(bool is_first, const float* gradient, int dim, float* sum) {
   if (is_first) {
@@ -37,22 +38,24 @@ struct GradientBlock {
   absl::Span<const float> gradients;  // [n, dim]
 };
 
-// One of `of` pieces of about the same number of keys, which threads may merge beside each other:
-// every key is in one of them, with all its gradients.
+// Says which keys to merge: those of piece `index`, in [0, of). The `of` pieces have about the same
+// number of keys, and every key is in exactly one of them, with all its gradients; so threads may
+// merge one piece each at the same time.
 struct MergePiece {
   uint32_t index = 0;
   uint32_t of = 1;
 };
 
-// Where a key's place in the sum is not known. Not thread-safe; keeps its buffers for the next
-// merge.
+// Merges blocks of any keys; it finds each key's place in the sum itself. (A caller that
+// knows the places calls MergeGradient.) Not thread-safe; keeps its buffers for the next merge.
 class GradientMerge {
  public:
-  // Merges `blocks`, which are in rank order; the blocks of one rank may be in any order. The
-  // result is valid until the next call. Reads all keys, whatever the piece.
+  // Merges the keys of `piece` in `blocks`, which are in rank order; the blocks of one rank may be
+  // in any order. It reads all keys, whatever the piece. The blocks may change once it returns.
   void Run(absl::Span<const GradientBlock> blocks, int dim, MergePiece piece = {});
 
-  // Keys in the order in which they were first seen, with their counts and gradients added up.
+  // The keys in the order in which they first came, with their counts and gradients added up. Valid
+  // until the next Run().
   const GradientBlock& result() const { return result_; }
 
  private:

@@ -19,7 +19,7 @@ float ToUniform(uint32_t bits, float unit) {
 // 32 random bits to (0, 1), exactly.
 double ToProbability(uint32_t bits) { return (static_cast<double>(bits) + 0.5) * 0x1p-32; }
 
-// What a standard normal number is below -2 with, and in [-2, 2].
+// The probabilities that a standard normal number is below -2, and that it is in [-2, 2].
 constexpr double kBelowMinusTwo = 0.022750131948179209;
 constexpr double kWithinTwo = 0.95449973610364158;
 

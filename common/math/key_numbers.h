@@ -1,7 +1,7 @@
 // Numbers distinct keys in the order in which they come: 0, 1, 2, ...
 //
-// Open addressing with linear probing, over an index of 4 bytes a entry, which stays within few
-// cache lines where there are few keys.
+// It is a hash table with open addressing and linear probing. Its index has 4 bytes an entry, so it
+// stays within few cache lines where there are few keys.
 //
 // Not thread-safe; keeps its memory for the next keys.
 #ifndef THERMOCLINE_COMMON_MATH_KEY_NUMBERS_H_
@@ -22,7 +22,7 @@ class KeyNumbers {
  public:
   static constexpr size_t kMaxKeys = size_t{1} << 31;
 
-  // Forgets all keys. At most `max_keys` distinct ones come then. REQUIRES: max_keys < kMaxKeys
+  // Forgets all keys, and makes room for `max_keys` distinct ones. REQUIRES: max_keys < kMaxKeys
   void Begin(size_t max_keys) {
     CHECK_LT(max_keys, kMaxKeys);
     size_t num_entries = 16;
@@ -33,8 +33,9 @@ class KeyNumbers {
     size_ = 0;
   }
 
-  // The number of `key`: size(), which rises then, where it is new. `hash`: a function of the key,
-  // whose lower bits spread.
+  // Returns the number of `key`. A new key gets the next one.
+  //   hash: a function of the key whose lower bits are spread well
+  // REQUIRES: no more than Begin's max_keys distinct keys come.
   uint32_t Add(Key key, uint64_t hash) {
     uint32_t* const entries = entries_.data();
     Key* const keys = keys_.data();
@@ -46,16 +47,16 @@ class KeyNumbers {
     entries[at] = ++size_;
     return size_ - 1;
   }
-  // Fetches what Add will look at first.
+  // Brings the entry that Add(key, hash) looks at first into the processor's cache.
   void Prefetch(uint64_t hash) const { __builtin_prefetch(&entries_[hash & mask_], /*rw=*/1); }
 
-  // Those that came since Begin, by number.
+  // The keys that came since Begin, by number.
   absl::Span<const Key> keys() const { return absl::MakeConstSpan(keys_.data(), size_); }
   uint32_t size() const { return size_; }
-  size_t capacity() const { return entries_.capacity() / 2; }  // Keys that there is memory for.
+  size_t capacity() const { return entries_.capacity() / 2; }  // Keys for which there is memory.
 
  private:
-  std::vector<uint32_t> entries_;  // Number + 1 of the key that hashes here, or 0.
+  std::vector<uint32_t> entries_;  // A key's number plus 1, or 0.
   uint64_t mask_ = 0;
   UninitializedVector<Key> keys_;
   uint32_t size_ = 0;

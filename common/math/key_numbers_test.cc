@@ -32,7 +32,8 @@ TEST(KeyNumbersTest, KeysAreNumberedAsTheyCome) {
   EXPECT_EQ(numbers.Add(7, 6), 0u);
 }
 
-// Of all sizes in turn, full to the last key, with hashes that collide often and seldom.
+// One object numbers sets of all sizes in turn, full to the last key, with hashes that collide
+// often and seldom.
 TEST(KeyNumbersTest, AgreesWithAMap) {
   std::mt19937_64 random(TestSeed());
   KeyNumbers numbers;

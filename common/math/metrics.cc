@@ -33,7 +33,7 @@ double WeightOf(uint64_t) { return 1; }
 uint64_t OrderOf(const Ranked& sample) { return sample.order; }
 double WeightOf(const Ranked& sample) { return sample.weight; }
 
-// Of samples that ascend.
+// REQUIRES: the samples ascend by OrderOf.
 template <typename Sample>
 double AreaUnderCurve(absl::Span<const Sample> samples) {
   // Twice the pairs that a negative loses, so that a tie of samples that count 1 is an integer too.
@@ -53,7 +53,7 @@ double AreaUnderCurve(absl::Span<const Sample> samples) {
   return double_wins / 2 / (positives * negatives);
 }
 
-// In the order of groups, then of scores; those that tie stay as they are.
+// Returns the samples in the order of groups, then of scores. Samples that tie keep their order.
 std::vector<Ranked> Rank(absl::Span<const float> scores, absl::Span<const float> labels,
                          absl::Span<const float> weights, absl::Span<const uint64_t> groups) {
   std::vector<Ranked> samples(scores.size());

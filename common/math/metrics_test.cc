@@ -95,7 +95,7 @@ TEST(AucTest, WeightsCountPairs) {
 }
 
 TEST(GroupAucTest, IsTheMeanOverGroupsWithBothClasses) {
-  // Of group 7: 1 of 1 pairs; of 9: 0.5 of 2; of 4: one class.
+  // Group 7 has 1 of 1 pairs, group 9 has 0.5 of 2, and group 4 has one class.
   const std::vector<float> scores = {1, 2, 5, 5, 6, 0};
   const std::vector<float> labels = {0, 1, 1, 0, 0, 1};
   const std::vector<uint64_t> groups = {7, 7, 9, 9, 9, 4};

@@ -5,7 +5,7 @@
 namespace thermocline {
 namespace {
 
-// A group of 2^k steps has ended at least so many times 2^k steps ago.
+// A group of 2^k steps ended at least kGroupAge * 2^k steps ago.
 constexpr uint64_t kGroupAge = 64;
 
 uint64_t LastOfBlock(uint64_t changed, int shift) {
@@ -16,8 +16,9 @@ bool IsOldEnough(uint64_t changed, int shift, uint64_t now) {
   return LastOfBlock(changed, shift) + (kGroupAge << shift) <= now;
 }
 
-// The largest block of 2^k steps, beginning at a multiple of its length, that is old enough. All
-// its steps have the same, and later ones contain it.
+// Returns the end of the largest block of 2^k steps around `changed` that begins at a multiple of
+// its length and is old enough. All steps of a block find the same block, and at a later `now` they
+// find one that contains it.
 uint64_t GroupByAge(uint64_t changed, uint64_t now) {
   if (changed + kGroupAge >= now) return changed;
   // The last step of a block is less than its length beyond `changed`.
@@ -26,7 +27,7 @@ uint64_t GroupByAge(uint64_t changed, uint64_t now) {
   return LastOfBlock(changed, shift);
 }
 
-// Rows that will be forgotten as unused at the same time.
+// Returns the last of the changes whose rows are forgotten as unused together with `changed`.
 uint64_t GroupByUse(const TableLayout& table, uint64_t changed) {
   const uint64_t period = table.forget_period();
   const uint64_t forgotten_after = (changed + table.unused_steps + period - 1) / period * period;

@@ -1,9 +1,9 @@
-// The loops behind sparse_optimizer.h's RowUpdate, inline: for a caller that knows the optimizer
-// and perhaps `dim` when it is compiled. The only place with the arithmetic of the optimizers.
+// The arithmetic of the optimizers, and the only place that has it. The loops of
+// sparse_optimizer.h's RowUpdate are inline here, for callers that know the optimizer and perhaps
+// `dim` when they are compiled. The GPU's kernels call the functions of one element.
 //
-// The same bits with any compiler, dim known or not: no FMA contraction, no reassociation, no libm
-// beyond the exactly rounded sqrt. The functions of one element are also those of the GPU's
-// kernels.
+// The bits are the same with any compiler, dim known or not: there is no FMA contraction, no
+// reassociation, and no libm beyond the exactly rounded sqrt.
 #ifndef THERMOCLINE_COMMON_MATH_ROW_UPDATE_H_
 #define THERMOCLINE_COMMON_MATH_ROW_UPDATE_H_
 
@@ -14,7 +14,7 @@
 
 namespace thermocline {
 
-// One weight, its gradient, and where there is any its optimizer state.
+// The functions of one element update one weight and its optimizer state, if the optimizer has any.
 
 THERMOCLINE_HOST_DEVICE inline void DescendElement(float rate, float gradient, float* weight) {
   *weight -= rate * gradient;
@@ -28,8 +28,9 @@ THERMOCLINE_HOST_DEVICE inline void AdagradElement(float rate, float epsilon, fl
   *weight -= rate * gradient / (std::sqrt(sum) + epsilon);
 }
 
-// One accumulator a row, of the mean squared gradient (Gupta et al. 2014; FBGEMM's
-// rowwise_adagrad). The rate of every weight, given the accumulator as it is after this step:
+// Row-wise Adagrad has one accumulator a row, which sums the mean squared gradients (Gupta et al.
+// 2014; FBGEMM's rowwise_adagrad). RowWiseAccumulator returns it after this step; RowWiseRate
+// returns the rate of all the row's weights, given that.
 THERMOCLINE_HOST_DEVICE inline float RowWiseAccumulator(float before, float sum_of_squares,
                                                         int dim) {
   return before + sum_of_squares / static_cast<float>(dim);

@@ -1,6 +1,6 @@
-// The arithmetic of one row's update, for servers (which apply pushes) and workers (which apply to
-// rows they hold). Pure functions: no FMA contraction, no libm beyond the exactly rounded sqrt, so
-// that every compiler and CPU gives the same bits.
+// The optimizers of rows: their settings, their state, and the update of one row. Servers apply it
+// to pushes, workers to the rows that they hold. It is a pure function that gives the same bits
+// with every compiler and on every CPU (row_update.h has the arithmetic).
 #ifndef THERMOCLINE_COMMON_MATH_SPARSE_OPTIMIZER_H_
 #define THERMOCLINE_COMMON_MATH_SPARSE_OPTIMIZER_H_
 
@@ -34,12 +34,12 @@ struct OptimizerConfig {
   }
 };
 
-// Reads the message a user wrote, filling in defaults.
+// Reads the message that a user wrote, and fills in defaults.
 // Errors: kInvalidArgument (no kind is set, or a value is out of its range; names the value).
 absl::StatusOr<OptimizerConfig> OptimizerFromProto(const Optimizer& proto);
 Optimizer OptimizerToProto(const OptimizerConfig& config);
 
-// Floats of optimizer state that follow a row's weights.
+// How many floats of optimizer state follow a row's weights.
 //   SGD: 0 · Adagrad: dim (sum of squared gradients) · row-wise Adagrad: 1 · Adam: 2 dim (m, then
 //   v)
 int StateFloats(const OptimizerConfig& config, int dim);
@@ -47,17 +47,17 @@ int StateFloats(const OptimizerConfig& config, int dim);
 // Fills the state of a new row. REQUIRES: state.size() == StateFloats(config, dim)
 void InitState(const OptimizerConfig& config, absl::Span<float> state);
 
-// What is the same for every row of a table in one step.
+// The arguments of an update that are the same for every row of a table in one step.
 struct UpdateScalars {
-  float learning_rate =
-      0;  // the job's rate times the table's scale; Adam: over its bias correction
+  // The job's rate times the table's scale; for Adam divided by the first moment's bias correction.
+  float learning_rate = 0;
   float epsilon = 0;
   float beta1 = 0, one_minus_beta1 = 0;
   float beta2 = 0, one_minus_beta2 = 0;
   float sqrt_bias2 = 1;  // sqrt(1 - beta2^(step + 1))
 };
 
-// Adam's bias correction uses the step, never the number of updates a row has seen.
+// Adam's bias correction depends on the step, never on the number of updates of a row.
 UpdateScalars ScalarsForStep(const OptimizerConfig& config, float job_learning_rate, Step step);
 
 // Updates one row in place.
@@ -65,7 +65,7 @@ UpdateScalars ScalarsForStep(const OptimizerConfig& config, float job_learning_r
 using RowUpdate = void (*)(const UpdateScalars& scalars, const float* gradient, float* weights,
                            float* state, int dim);
 
-// The update of `kind`; chosen once a batch, so that there is no branch per row.
+// Returns the update of `kind`. Callers choose once a batch, so that there is no branch per row.
 RowUpdate SelectRowUpdate(OptimizerKind kind);
 
 }  // namespace thermocline

@@ -15,10 +15,10 @@ constexpr int kMaxBlockShift = 6;
 
 constexpr double kMaxLoad = 0.6;
 constexpr double kGrowth = 1.2;
-// Up to here an index doubles: it is small, and its memory hardly counts.
+// An index doubles up to this size: it is small, and its memory hardly counts.
 constexpr uint32_t kDoublingBuckets = 64;
 
-// Of an index that has grown to hold `keys`.
+// How much memory an index takes that has grown to hold `keys`.
 uint64_t IndexBytes(uint64_t keys, double growth_phase) {
   uint32_t buckets = 0;
   while (keys > 0 && (buckets == 0 || MaxIndexKeys(buckets) < keys)) {

@@ -1,6 +1,5 @@
-// What a table is, for all code that handles its rows: its layout, the values of new rows, and the
-// check for NaN and infinity (at the speed of memory). A row is `dim` weights, then its optimizer's
-// state, all float32.
+// A table's layout, the values of its new rows, and the check of rows for NaN and infinity (at the
+// speed of memory). A row is `dim` weights, then its optimizer's state, all float32.
 #ifndef THERMOCLINE_COMMON_MATH_TABLE_SPEC_H_
 #define THERMOCLINE_COMMON_MATH_TABLE_SPEC_H_
 
@@ -19,9 +18,9 @@ namespace thermocline {
 
 class TableSpec;  // proto/parameter_server.proto
 
-// Largest dim of a table; a row is far smaller than a message.
+// The largest dim of a table. A row is far smaller than a message.
 inline constexpr int kMaxDim = 4096;
-// Floats in one row of a dense tensor's table.
+// The dim of a dense tensor's table: its rows are blocks of this many floats of the tensor.
 inline constexpr int kDenseBlockFloats = 256;
 
 enum class TableRole { kSparse, kDense };
@@ -32,30 +31,33 @@ struct TableLayout {
   int dim = 0;
   OptimizerConfig optimizer;
   InitialDistribution distribution = InitialDistribution::kUniform;
-  float init_scale = 0;  // Of the distribution.
+  float init_scale = 0;  // The distribution's parameter.
   TableRole role = TableRole::kSparse;
-  // On each server: rows beyond so much memory (index included) are spilled. 0: all stay there.
+  // Each server spills rows beyond this much memory (index included) to disk. 0: it keeps all in
+  // memory.
   uint64_t memory_budget_bytes = 0;
-  // Lookups in training that give a key its row; until then it is a candidate, of which servers
-  // keep the count alone. 0: the first lookup does.
+  // A key gets its row after this many lookups in training. Until then it is a candidate: servers
+  // keep its count alone. 0: the first lookup makes the row.
   uint32_t min_count = 0;
-  // Rows and candidates that no push has reached for so many steps are forgotten. 0: none are.
+  // Servers forget rows and candidates that no push has reached for this many steps. 0: none.
   uint64_t unused_steps = 0;
-  // Rows that the table may have, over all servers (row_limit.h). 0: no limit.
+  // The table has at most this many rows, over all servers (row_limit.h). 0: no limit.
   uint64_t max_rows = 0;
-  // Of a checkpoint's table: what it has forgotten up to its step, as OldestKept. No part of the
-  // layout.
+  // In a table that was read from a checkpoint: OldestKept of the rows that it has forgotten up to
+  // its step. It is no part of the layout, and operator== does not compare it.
   uint32_t forgotten_before = 0;
 
-  // Forgotten ones go when this number of steps is applied, and at its multiples.
+  // Servers forget unused rows each time the number of applied steps is a multiple of this.
   uint64_t forget_period() const { return unused_steps < 8 ? 1 : unused_steps / 8; }
-  // Once `step` is applied (kNoStep: before the first), what was changed last in a step before this
-  // one minus 1 is forgotten. 0: nothing is.
+  // Once `step` is applied (kNoStep: before the first), rows with RowMeta::changed below this are
+  // forgotten: no step from this minus 1 on has changed them. 0: no row is forgotten.
   uint32_t OldestKept(Step step) const;
 
-  // Rows are counted for max_rows when this number of steps is applied, and at its multiples: more
-  // seldom where there are many. What the counts tell is forgotten with the step after.
+  // Servers count rows for max_rows each time the number of applied steps is a multiple of this:
+  // the larger max_rows, the more seldom. The next step forgets the rows that the counts show to be
+  // too many.
   uint64_t count_period() const { return std::clamp<uint64_t>(max_rows / 4096, 4, 1024); }
+  // Whether servers count rows once `step` is applied.
   bool CountsAfter(Step step) const {
     return max_rows > 0 && static_cast<uint64_t>(step.value() + 1) % count_period() == 0 &&
            step != kNoStep;
@@ -87,9 +89,9 @@ std::string DescribeDifference(const TableLayout& here, const TableLayout& there
 // The index of the first value that is NaN or infinite; values.size() where all are finite.
 size_t FindNonFinite(absl::Span<const float> values);
 
-// The same for rows with their optimizer state: index of the first weight that is NaN or infinite,
-// or state that is NaN. State may be infinite: the sum of squares of finite gradients can overflow,
-// on a server or in a worker; the row then goes on with updates of 0.
+// The same for rows with their optimizer state: the index of the first weight that is NaN or
+// infinite, or of the first state that is NaN. State may be infinite: the sum of squares of finite
+// gradients can overflow, and then the row's updates are 0 from there on.
 //   rows: [n, row_floats], of which the first `dim` are weights
 size_t FindBadInRows(absl::Span<const float> rows, size_t dim, size_t row_floats);
 

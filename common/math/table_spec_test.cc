@@ -131,7 +131,7 @@ TEST(OldestKeptTest, IsWhatTheLastLookAtAllRowsLeft) {
     TableLayout layout = MakeLayout();
     layout.unused_steps = unused;
     EXPECT_EQ(layout.OldestKept(kNoStep), 0u);
-    uint32_t oldest_kept = 0;  // Of the steps of the last change, plus 1.
+    uint32_t oldest_kept = 0;  // The oldest last change of a row that stays: its step, plus 1.
     for (int64_t step = 0; step < 300; ++step) {
       if ((step + 1) % std::max<int64_t>(1, static_cast<int64_t>(unused) / 8) == 0) {
         while (step - (int64_t{oldest_kept} - 1) >= static_cast<int64_t>(unused)) ++oldest_kept;
