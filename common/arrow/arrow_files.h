@@ -14,7 +14,8 @@
 
 namespace thermocline {
 
-// The error of a call on `path` that returned `status`, or of the system's `error` behind it.
+// Returns the error of a call on `path` that returned `status`. If the system's error is in it, the
+// code is that error's.
 absl::Status FromArrow(const std::string& path, const arrow::Status& status);
 
 // A store whose objects Arrow reads.

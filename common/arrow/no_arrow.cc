@@ -1,4 +1,4 @@
-// What a build without Arrow C++ has in its place.
+// The functions of this folder in a build without Arrow C++.
 #include "absl/strings/str_cat.h"
 #include "common/arrow/object_store.h"
 #include "common/arrow/parquet.h"

@@ -32,7 +32,7 @@ constexpr char kDefaultRegion[] = "us-east-1";
 constexpr double kConnectTimeoutSeconds = 5;
 constexpr double kRequestTimeoutSeconds = 20;
 constexpr int kAttempts = 4;
-// Objects are read front to back in requests of so many bytes, one ahead.
+// Objects are read front to back in requests of this many bytes, one of them ahead.
 constexpr int64_t kStreamBytes = 4 << 20;
 
 std::string Environment(const char* name) {
@@ -40,7 +40,7 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// "s3://BUCKET/KEY" as Arrow names it: BUCKET/KEY.
+// Returns Arrow's name for the object "s3://BUCKET/KEY": BUCKET/KEY.
 std::string PathInStore(absl::string_view path) {
   return std::string(absl::StripPrefix(path, "s3://"));
 }
@@ -112,7 +112,7 @@ class ArrowObjectStream : public ObjectStream {
   int64_t requested_ = 0;
   arrow::Future<std::shared_ptr<arrow::Buffer>> next_;
   std::shared_ptr<arrow::Buffer> block_;
-  int64_t position_ = 0;  // In block_.
+  int64_t position_ = 0;  // The next byte to return, in block_.
 };
 
 class S3Store : public ArrowObjectStore {
@@ -194,7 +194,8 @@ class S3Store : public ArrowObjectStore {
   }
 
  private:
-  // Of an object or a folder. Errors: as the class; kNotFound says whether the bucket is there.
+  // Looks up an object or a folder. Errors: the class's; kNotFound says whether the bucket is
+  // there.
   absl::StatusOr<arrow::fs::FileInfo> Info(const std::string& path) {
     const std::string in_store = PathInStore(path);
     if (in_store.find('/') == in_store.npos || in_store[0] == '/') {

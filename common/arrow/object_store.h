@@ -1,4 +1,4 @@
-// Objects of an S3 store as files. A build without Arrow C++ has these functions too; each then
+// Lists, identifies and reads objects of an S3 store. In a build without Arrow C++ every function
 // returns the error of RequireArrow() (parquet.h).
 #ifndef THERMOCLINE_COMMON_ARROW_OBJECT_STORE_H_
 #define THERMOCLINE_COMMON_ARROW_OBJECT_STORE_H_
@@ -29,33 +29,38 @@ class ObjectStream {
   virtual int64_t size() const = 0;
 };
 
-// What tells an object from one that replaces it.
+// Identifies an object's content: an object that replaces it has another identity.
 struct ObjectIdentity {
   int64_t size = 0;
-  std::string tag;         // The store's, of the content (ETag).
-  std::string head, tail;  // Its first and last bytes, as many of each as were asked for.
+  std::string tag;         // The tag that the store gives the content (ETag).
+  std::string head, tail;  // Its first and last bytes, up to Identify's `end_bytes` of each.
 };
 
-// Every request ends: connections and retries are bounded. Errors of all calls name the path:
-// kNotFound (no such bucket or key), kPermissionDenied, kUnauthenticated (no credentials, or wrong
-// ones), kUnavailable (the endpoint can't be reached), kInvalidArgument (the path, the endpoint).
+// A store of objects. Every request ends: connections and retries are bounded. The errors of all
+// calls name the path: kNotFound (no such bucket or key), kPermissionDenied, kUnauthenticated (no
+// credentials, or wrong ones), kUnavailable (the endpoint can't be reached), kInvalidArgument (the
+// path or the endpoint is malformed).
 //
 // Thread-safe.
 class ObjectStore {
  public:
-  // What `s3` leaves out comes from the environment (AWS_ENDPOINT_URL, AWS_REGION,
+  // Settings that `s3` leaves out come from the environment (AWS_ENDPOINT_URL, AWS_REGION,
   // AWS_ACCESS_KEY_ID, ...) and the files that Amazon's tools read. Makes no request.
   static absl::StatusOr<std::unique_ptr<ObjectStore>> Open(const Data_S3& s3);
   virtual ~ObjectStore() = default;
 
-  // The objects that "s3://BUCKET/KEY" stands for, sorted: itself; where KEY ends in '/' those
-  // right below it, but not the ones whose names begin with '.' or '_'; with '*', '?' or '['
-  // those that match, where '/' matches only itself.
+  // Returns the paths of the objects that `path`, "s3://BUCKET/KEY", stands for, sorted. If KEY
+  // ends in '/' it is a folder, and stands for the objects right in it but those whose names begin
+  // with
+  // '.' or '_'. With '*', '?' or '[' it is a pattern, in which '/' matches only itself. Else it is
+  // one object.
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
 
+  // Opens an object to read it from the front.
   virtual absl::StatusOr<std::unique_ptr<ObjectStream>> OpenStream(const std::string& path) = 0;
 
-  // With up to `end_bytes` of either end. kUnavailable also where the store gives objects no tags.
+  // Reads an object's identity, with up to `end_bytes` of either end. Errors: also kUnavailable if
+  // the store gives objects no tags.
   virtual absl::StatusOr<ObjectIdentity> Identify(const std::string& path, int64_t end_bytes) = 0;
 };
 

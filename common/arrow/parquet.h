@@ -1,7 +1,5 @@
-// Parquet files as plain columns, and the one place that knows Arrow C++ (which needs C++20).
-//
-// A build on a machine without Arrow has these functions too; each then returns the error of
-// RequireArrow().
+// Reads and writes Parquet files as plain columns. Arrow C++, which needs C++20, is known in this
+// folder alone. In a build without Arrow every function returns the error of RequireArrow().
 #ifndef THERMOCLINE_COMMON_ARROW_PARQUET_H_
 #define THERMOCLINE_COMMON_ARROW_PARQUET_H_
 
@@ -20,10 +18,11 @@
 
 namespace thermocline {
 
+// The name and type of a column of a file.
 struct ParquetColumn {
   enum class Kind {
-    kInteger,      // signed
-    kUnsigned,     // of 64 bits; narrower ones are kInteger
+    kInteger,      // signed, and unsigned of up to 32 bits
+    kUnsigned,     // unsigned of 64 bits
     kBool,         // 0 or 1
     kFloat,        // float32
     kDouble,       // float64
@@ -33,17 +32,18 @@ struct ParquetColumn {
     kUnsupported,  // can't be read
   };
 
-  std::string name;  // Of a field of a group: "group.field".
+  std::string name;  // The field of a group is named "group.field".
   Kind kind = Kind::kUnsupported;
   bool is_list = false;
   int64_t units_per_second = 1;  // kTimestamp
   std::string type;              // For messages: "int64", "list of string", "timestamp[us]".
 };
 
-// Values of one column, one after the other, without nulls.
+// Values of one column, one after the other, without nulls. The column's kind says which of the
+// vectors are filled.
 struct ParquetValues {
   size_t size = 0;
-  bool is_dictionary = false;             // The different values of many rows.
+  bool is_dictionary = false;             // Whether these are the distinct values of many rows.
   UninitializedVector<int64_t> integers;  // [size]: kInteger to kBool, kDate, kTimestamp
   UninitializedVector<double> reals;      // [size]: kFloat (exact), kDouble
   UninitializedVector<char> bytes;        // kText: value i is bytes[ends[i - 1] .. ends[i])
@@ -55,7 +55,7 @@ struct ParquetValues {
   }
 };
 
-// One column of neighbouring rows.
+// The cells of one column in neighbouring rows.
 struct ParquetCells {
   std::shared_ptr<const ParquetValues> values;
   // Cell i has values[indices[i]], or is null where that is -1. Empty: cell i has values[i].
@@ -69,27 +69,27 @@ struct ParquetCells {
   }
 };
 
-// Adds the text of a value, as a CSV file would have it (docs/formats.md). Integers are decimal,
+// Appends the text of value i, as a CSV file would have it (docs/formats.md). Integers are decimal,
 // floats the shortest form that reads back, booleans 0 and 1, times "2026-11-20 12:34:56.789" and
 // dates "2026-11-20".
 // REQUIRES: a supported kind
 void AppendParquetText(const ParquetColumn& column, const ParquetValues& values, size_t i,
                        std::string* text);
 
-// OK where this build has Arrow; else kFailedPrecondition, which says how to get it. `what` is what
-// needs it, for the message: "data/day.parquet".
+// Returns OK if this build has Arrow, else kFailedPrecondition, which says how to get it.
+//   what: names the thing that needs it, for the message: "data/day.parquet"
 absl::Status RequireArrow(absl::string_view what);
 
-// Values of a column of lists in the rows of one Read(): their places are int32 numbers.
+// A Read() returns at most this many values of a column of lists: their indices are int32.
 inline constexpr int64_t kMaxListValues = std::numeric_limits<int32_t>::max();
 
 // One open file. Not thread-safe.
 class ParquetFile {
  public:
-  // Reads the footer of a local file, or of an object of `store` where `path` begins with "s3://".
-  // `store`, null for local files, outlives the file. Tests lower max_list_values.
-  // Errors: kNotFound, kPermissionDenied, kDataLoss (cut short, damaged, or not Parquet; its row
-  // groups have numbers of rows that can't be), kFailedPrecondition (no Arrow), kUnavailable; each
+  // Reads the footer of a local file, or of an object of `store` if `path` begins with "s3://".
+  // `store`, null for local files, must outlive the file. Tests lower max_list_values.
+  // Errors: kNotFound, kPermissionDenied, kDataLoss (cut short, damaged, or not Parquet; a row
+  // group claims an impossible number of rows), kFailedPrecondition (no Arrow), kUnavailable; each
   // names the file.
   static absl::StatusOr<std::unique_ptr<ParquetFile>> Open(
       const std::string& path, ObjectStore* store = nullptr,
@@ -100,19 +100,19 @@ class ParquetFile {
   virtual const std::vector<int64_t>& row_group_rows() const = 0;
   virtual int64_t rows() const = 0;
 
-  // Goes to `row`, from 0; Read() begins there with these columns, by their places in columns().
-  // Row groups before that of `row` are not read.
+  // Sets where the next Read() begins (`row`, from 0) and what it reads (`columns`, indices into
+  // columns()). It reads no row groups before that of `row`.
   // REQUIRES: 0 <= row <= rows(); columns of supported kinds
   virtual absl::Status Seek(int64_t row, std::vector<int> columns) = 0;
 
-  // Reads up to `rows` rows, of one row group, and returns how many; 0 at the end of the file.
-  // `cells` has one entry for each column of Seek(). Errors: kDataLoss (names file, row group and
+  // Reads up to `rows` rows, all of one row group, and returns how many; 0 at the end of the file.
+  // `cells` gets one entry for each column of Seek(). Errors: kDataLoss (names file, row group and
   // column), kInvalidArgument (more values of lists than kMaxListValues: names the row, too),
   // kUnavailable.
   virtual absl::StatusOr<int64_t> Read(int64_t rows, std::vector<ParquetCells>* cells) = 0;
 };
 
-// What WriteParquet can write: int64, float32, float64 and UTF-8 text, none of it null.
+// A column that ParquetWriter can write: int64, float32, float64 or UTF-8 text, without nulls.
 struct ParquetOutput {
   std::string name;
   std::variant<std::vector<int64_t>, std::vector<float>, std::vector<double>,
@@ -120,8 +120,8 @@ struct ParquetOutput {
       values;
 };
 
-// Writes a local file, row group by row group; it replaces one that is there when it is closed.
-// Not thread-safe.
+// Writes a local file, row group by row group. Close() puts it in the place of a file of the same
+// path. Not thread-safe.
 class ParquetWriter {
  public:
   // Errors: kNotFound, kPermissionDenied, kUnavailable, kFailedPrecondition (no Arrow).
@@ -129,7 +129,8 @@ class ParquetWriter {
   // Without Close() nothing is left at `path`.
   virtual ~ParquetWriter() = default;
 
-  // Adds one row group. All calls have columns of the same names and types, of as many values each.
+  // Adds one row group. All calls have columns of the same names and types; the columns of one call
+  // have the same number of values.
   virtual absl::Status Append(const std::vector<ParquetOutput>& columns) = 0;
   // REQUIRES: Append() was called
   virtual absl::Status Close() = 0;

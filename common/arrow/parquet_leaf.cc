@@ -45,7 +45,7 @@ void SetIntegerKind(const parquet::LogicalType& logical, int bits, ParquetColumn
   column->type = absl::StrCat(is_signed ? "int" : "uint", bits);
 }
 
-// What the values of a leaf are. Leaves kUnsupported what has no text of its own.
+// Sets the kind of a leaf's values. A type without a text of its own stays kUnsupported.
 void SetKind(const parquet::ColumnDescriptor& leaf, ParquetColumn* column) {
   const parquet::LogicalType& logical = *leaf.logical_type();
   column->type =
@@ -225,8 +225,8 @@ class TypedLeafReader : public LeafReader {
  private:
   using Value = typename DType::c_type;
 
-  // Decodes up to `count` levels and their values, those of one page at most. In indices_ is then
-  // the place of each value among cells->values.
+  // Decodes up to `count` levels and their values, those of one page at most. indices_ then has the
+  // index of each value in cells->values.
   int64_t Decode(int64_t count) {
     if (static_cast<int64_t>(definitions_.size()) < count) {
       definitions_.resize(count);
@@ -255,7 +255,7 @@ class TypedLeafReader : public LeafReader {
   int64_t DecodeValues(int64_t count, int16_t* definitions, int16_t* repetitions, int64_t* values) {
     constexpr bool kIsInteger = std::is_same_v<DType, parquet::Int64Type>;
     if constexpr (kIsInteger || std::is_same_v<DType, parquet::DoubleType>) {
-      if (!column_.is_list) {  // They are ours as they are.
+      if (!column_.is_list) {  // Arrow reads the values right into own_.
         auto* const out = [this] {
           if constexpr (kIsInteger) return &own_->integers;
           if constexpr (!kIsInteger) return &own_->reals;
@@ -280,7 +280,7 @@ class TypedLeafReader : public LeafReader {
     return levels;
   }
 
-  // The last `count` values of own_ are those of indices_.
+  // Sets indices_ to the indices of the last `count` values of own_.
   void NumberValues(int64_t count) {
     std::iota(indices_.begin(), indices_.begin() + count,
               static_cast<int32_t>(static_cast<int64_t>(own_->size) - count));
@@ -306,7 +306,8 @@ class TypedLeafReader : public LeafReader {
     bool has_indices = has_dictionary_;
     for (int64_t row = 0; row < rows;) {
       const int64_t levels = Decode(rows - row);
-      if (!has_indices && decoded_values_ < levels) {  // The first null: those before have none.
+      // The first null: the cells before have no indices.
+      if (!has_indices && decoded_values_ < levels) {
         cells->indices.resize(row);
         std::iota(cells->indices.begin(), cells->indices.end(), 0);
         has_indices = true;
@@ -381,15 +382,15 @@ class TypedLeafReader : public LeafReader {
   const size_t max_list_values_;
   const bool has_dictionary_;
   std::shared_ptr<const ParquetValues> dictionary_;
-  std::shared_ptr<ParquetValues> own_;  // Of this Read(), without a dictionary.
+  std::shared_ptr<ParquetValues> own_;  // The values of this Read(), if there is no dictionary.
 
-  // What was decoded last.
+  // The levels and values that were decoded last.
   std::vector<int16_t> definitions_, repetitions_;
   std::vector<int32_t> indices_;
   std::unique_ptr<Value[]> values_;
   int64_t values_size_ = 0;
   int64_t decoded_values_ = 0;
-  // Lists: levels that were decoded, and those that rows have taken.
+  // For lists: how many levels were decoded, and how many levels and values rows have taken.
   int64_t decoded_ = 0, position_ = 0, value_ = 0;
 };
 
@@ -425,7 +426,7 @@ ParquetColumn DescribeLeaf(const parquet::ColumnDescriptor& descriptor, ParquetL
   const char* const of = !is_plain || has_fields ? "groups with " : repeats > 1 ? "lists of " : "";
   column.type = map != nullptr ? "map" : absl::StrCat("list of ", of, column.type);
   if (repeats > 1) column.name = NameOfOutermostList(node);
-  if (map != nullptr) column.name = NameOf(map);  // Of both of its leaves.
+  if (map != nullptr) column.name = NameOf(map);  // A map's keys and values have its name.
   if (*of != '\0' || map != nullptr || repeats > 1) column.kind = Kind::kUnsupported;
   return column;
 }

@@ -1,4 +1,4 @@
-// The schema and the values of single columns of Parquet files, for the reader alone.
+// Reads the schema and the values of single columns of Parquet files, for parquet_reader.cc alone.
 #ifndef THERMOCLINE_COMMON_ARROW_PARQUET_LEAF_H_
 #define THERMOCLINE_COMMON_ARROW_PARQUET_LEAF_H_
 
@@ -13,19 +13,19 @@
 
 namespace thermocline {
 
-// What tells a leaf's cells apart.
+// A leaf of the schema (a plain column, a field of a group, or the elements of a list): its place
+// and how its definition levels are read.
 struct ParquetLeaf {
-  int column = 0;               // In the file's order of leaves.
-  int16_t max_definition = 0;   // A value is there.
-  int16_t cell_definition = 0;  // Below: the list has no cell here.
+  int column = 0;               // Its index in the file's order of leaves.
+  int16_t max_definition = 0;   // At this level there is a value.
+  int16_t cell_definition = 0;  // Below this level the list has no cell here.
 };
 
-// One leaf of the schema: a plain column, a field of a group, or the elements of a list. Sets the
-// levels of `leaf`.
+// Returns the column of one leaf, and sets the levels of `leaf`.
 ParquetColumn DescribeLeaf(const parquet::ColumnDescriptor& descriptor, ParquetLeaf* leaf);
 
-// The lists of the rows that are read together have too many values. `row`: of these, from 0, the
-// first with which they do.
+// The lists of the rows that are read together have too many values.
+//   row: the first row with which they do, from 0 among these rows
 struct ListsTooLong : std::exception {
   explicit ListsTooLong(int64_t row) : row(row) {}
   int64_t row;
@@ -40,7 +40,7 @@ class LeafReader {
   virtual void Read(int64_t rows, ParquetCells* cells) = 0;
 };
 
-// `column` outlives the reader. Throws parquet::ParquetException.
+// `group` and `column` must outlive the reader. Throws parquet::ParquetException.
 std::unique_ptr<LeafReader> MakeLeafReader(parquet::RowGroupReader* group, const ParquetLeaf& leaf,
                                            const ParquetColumn& column, int64_t max_list_values);
 

@@ -24,8 +24,8 @@ namespace {
 // Pages of a local file are read through buffers of this size, one for each column.
 constexpr int64_t kReadBufferBytes = 256 << 10;
 
-// Whether the file could not be read; else it is damaged. Arrow gives what a decompressor finds the
-// same code as what disks and stores report.
+// Whether the file could not be read; if not, it is damaged. Arrow has one code for the errors of
+// decompressors and for those of disks and stores.
 bool IsReadTrouble(const std::exception& error) {
   const auto* const of_arrow = dynamic_cast<const parquet::ParquetStatusException*>(&error);
   if (of_arrow == nullptr) return false;
@@ -104,7 +104,7 @@ class ArrowParquetFile : public ParquetFile {
   }
 
  private:
-  // Rows before the wanted one that are read at a time.
+  // Rows before the wanted one are read this many at a time.
   static constexpr int64_t kPassedRows = 16384;
 
   absl::Status ReadError(const std::string& column, const std::exception& error) const {
@@ -142,13 +142,13 @@ class ArrowParquetFile : public ParquetFile {
   const int64_t max_list_values_;
   const std::unique_ptr<parquet::ParquetFileReader> file_;
   std::vector<ParquetColumn> columns_;
-  std::vector<ParquetLeaf> leaves_;  // Of columns_.
+  std::vector<ParquetLeaf> leaves_;  // [columns_]
   std::vector<int64_t> row_groups_;
   int64_t rows_ = 0;
 
   std::vector<int> selected_;
   size_t next_group_ = 0;
-  int64_t left_ = 0;  // Rows of the row group before.
+  int64_t left_ = 0;  // How many rows of the current row group are still to be read.
   std::vector<std::unique_ptr<LeafReader>> readers_;
 };
 

@@ -79,7 +79,7 @@ class ParquetTest : public testing::Test {
     return text;
   }
 
-  // Of one column that WriteTestParquet writes.
+  // The texts of one column that WriteTestParquet writes.
   std::vector<std::string> TextsOf(const std::string& type, const std::string& json) const {
     WriteTestParquet(Path(), {{"c", type, json}});
     return Texts(Path());

@@ -21,7 +21,7 @@
 namespace thermocline {
 namespace {
 
-// Looks at files that are under way at once: they wait for disks and stores.
+// How many files are looked at at once, since each look waits for a disk or a store.
 constexpr size_t kMostLooks = 32;
 
 absl::Status FileError(const std::string& path, int error) {

@@ -1,4 +1,4 @@
-// The files and objects that the data of a job are, and what tells them from others.
+// Lists the files and objects that a job's data consist of, and identifies them by their content.
 #ifndef THERMOCLINE_COMMON_DATA_DATA_IDENTITY_H_
 #define THERMOCLINE_COMMON_DATA_DATA_IDENTITY_H_
 
@@ -16,38 +16,41 @@
 
 namespace thermocline {
 
-// The store of the s3:// paths of `data`; null: there are none. Errors: as ObjectStore::Open().
+// Opens the store of the s3:// paths of `data`; null if there are none. Errors:
+// ObjectStore::Open's.
 absl::StatusOr<std::shared_ptr<ObjectStore>> OpenStore(const Data& data);
 
-// The files and objects that all paths of `files` stand for. Errors: as ListFiles() and
-// ObjectStore::List().
+// Returns the files and objects that all paths of `files` stand for, in the order in which the job
+// reads them. `store` may be null if no path names an object. Errors: ListFiles',
+// ObjectStore::List's.
 absl::StatusOr<std::vector<std::string>> ListAll(const Data::Files& files, ObjectStore* store);
 
 // A file or object as it is at one time.
 struct FileIdentity {
-  std::optional<int64_t> bytes;  // nullopt: it is no regular file, of which nothing is known.
-  int64_t modified_ns = 0;       // Of a file.
-  std::string tag;               // Of an object, as its store gives it.
-  // Of as many of its first and last bytes as were asked for.
+  std::optional<int64_t> bytes;  // nullopt: it is no regular file, and no other field is set.
+  int64_t modified_ns = 0;       // A file's time of modification; 0 for objects.
+  std::string tag;               // An object's tag in its store (ETag); empty for files.
+  // The CRC-32C of its first and of its last bytes, up to IdentifyFile's `end_bytes` of each.
   uint32_t head_crc = 0, tail_crc = 0;
 };
-// How many bytes of each end are in a DataFile.
+// A DataFile has the checksums of this many bytes of either end.
 inline constexpr int64_t kDataFileEndBytes = 64 << 10;
 
-// With checksums of up to `end_bytes` of either end. Opens no pipe, which would have met its
-// reader. `store`: of a path that names an object. Errors: kNotFound, kPermissionDenied,
-// kUnavailable; of objects as ObjectStore::Identify().
+// Identifies the file or object at `path`, with checksums of up to `end_bytes` of either end. It
+// does not open pipes: their writers would take it for the reader. `store` may be null if `path`
+// names a file. Errors: kNotFound, kPermissionDenied, kUnavailable; for objects
+// ObjectStore::Identify's.
 absl::StatusOr<FileIdentity> IdentifyFile(const std::string& path, ObjectStore* store,
                                           int64_t end_bytes);
 
-// Calls call(i) for each of `count` files, several at a time. Returns the error of the first of
-// them that has one. `call` is thread-safe.
+// Calls call(i) for each of `count` files, several at a time, on threads of its own. Returns the
+// error of the first file that has one. REQUIRES: `call` is thread-safe.
 absl::Status ForEachFile(size_t count, absl::FunctionRef<absl::Status(size_t i)> call);
 
-// The files of the data of `job`, which is resolved. Errors: those of finding and reading them.
+// Identifies all files of the data of `job`, a resolved job. Errors: ListAll's, IdentifyFile's.
 absl::StatusOr<DataFiles> IdentifyData(const Job& job);
 
-// As the job keeps it.
+// Returns `identity` in the form in which the job keeps it (Job.data_files).
 DataFile ToDataFile(const std::string& path, const FileIdentity& identity);
 
 }  // namespace thermocline

@@ -16,6 +16,7 @@
 
 namespace thermocline {
 
+// A row of a checkpoint: RowMeta's lookups and changed, and its floats.
 struct TestRow {
   uint32_t lookups = 0;
   uint32_t changed = 0;
@@ -27,8 +28,8 @@ struct TestRow {
 };
 using TestRows = std::map<RowKey, TestRow>;
 
-// Table 1: sparse, 3 floats a row. Table 2: sparse, dim 2 with as many floats of state. Table 9:
-// dense.
+// Returns three tables. Table 1 is sparse, with 3 floats a row; table 2 is sparse, of dim 2 with as
+// many floats of state; table 9 is dense.
 inline std::vector<TableLayout> TestTables() {
   std::vector<TableLayout> tables(3);
   for (TableLayout& table : tables) table.optimizer.kind = OptimizerKind::kSgd;
@@ -46,7 +47,7 @@ inline std::vector<TableLayout> TestTables() {
   return tables;
 }
 
-// Puts `count` random rows of each table into `rows`, over those of the same keys.
+// Puts `count` random rows of each table into `rows`. They replace rows of the same keys.
 inline void AddRandomRows(int count, uint32_t changed, std::mt19937_64* random, TestRows* rows) {
   for (const TableLayout& table : TestTables()) {
     for (int i = 0; i < count; ++i) {
@@ -61,6 +62,7 @@ inline void AddRandomRows(int count, uint32_t changed, std::mt19937_64* random, 
   }
 }
 
+// Writes `rows` to one file; nullopt if there are none.
 inline std::optional<CheckpointFile> WriteTestRows(Disk* disk, const std::string& directory,
                                                    const std::string& path, const TestRows& rows) {
   auto writer = RowsFileWriter::Create(disk, directory, path);
@@ -93,8 +95,9 @@ inline CheckpointManifest EmptyManifest(const CheckpointId& id, uint32_t num_ser
   return manifest;
 }
 
-// Writes the files of a checkpoint that isn't committed yet. With a base: `rows` are what changed
-// since, and the manifest names the base's files before the new ones.
+// Writes the files of a checkpoint that isn't committed yet, and returns its manifest. With a base,
+// `rows` are those that have changed since, and the manifest names the base's files before the new
+// ones.
 inline CheckpointManifest WriteTestCheckpoint(Disk* disk, const std::string& directory,
                                               const CheckpointId& id, uint32_t num_servers,
                                               const TestRows& rows,

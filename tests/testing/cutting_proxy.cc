@@ -129,7 +129,7 @@ bool CuttingProxy::RelayBytes(int client, int server, size_t budget_bytes) {
   }
 }
 
-// False where the proxy is closing.
+// Returns false if the proxy is closing.
 bool CuttingProxy::Register(int fd) {
   absl::MutexLock lock(&mutex_);
   if (closing_) return false;

@@ -14,18 +14,19 @@
 
 namespace thermocline {
 
+// Thread-safe.
 class CuttingProxy {
  public:
   // Relays to `target` (127.0.0.1:port). The i-th connection is broken once it has carried cuts[i]
-  // bytes to the server, at once where that is 0; those after the last of `cuts` never.
+  // bytes to the server, at once if that is 0. Connections beyond the last of `cuts` are not
+  // broken.
   CuttingProxy(const std::string& target, std::vector<size_t> cuts);
   // Breaks the remaining connections.
   ~CuttingProxy();
   CuttingProxy(const CuttingProxy&) = delete;
   CuttingProxy& operator=(const CuttingProxy&) = delete;
 
-  // From now on nothing is relayed any more, and nothing is closed: as if the target's host had
-  // vanished.
+  // From now on the proxy relays nothing and closes nothing, as if the target's host had vanished.
   void GoSilent() { is_silent_ = true; }
 
   const std::string& address() const { return address_; }
@@ -48,8 +49,8 @@ class CuttingProxy {
   mutable absl::Mutex mutex_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   size_t connections_cut_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::set<int> open_ ABSL_GUARDED_BY(mutex_);  // sockets of connections
-  std::vector<std::thread> relays_;             // of the accepting thread until it is joined
+  std::set<int> open_ ABSL_GUARDED_BY(mutex_);  // The sockets of connections.
+  std::vector<std::thread> relays_;             // Only acceptor_ uses it until that is joined.
   std::thread acceptor_;
 };
 

@@ -1,4 +1,4 @@
-// Programs that tests put in the place of real ones, which are not there or must not be called.
+// Scripts that tests run in place of real programs, which are not there or must not be called.
 #ifndef THERMOCLINE_TESTS_TESTING_FAKE_PROGRAMS_H_
 #define THERMOCLINE_TESTS_TESTING_FAKE_PROGRAMS_H_
 
@@ -15,8 +15,8 @@
 
 namespace thermocline {
 
-// As long as this lives, fakes come first on the PATH, and find a folder of their own in $FAKES.
-// One at a time; not thread-safe.
+// A folder of fake programs. While this object lives, its programs come first on the PATH, and find
+// the folder in $FAKES. There may be one such object at a time. Not thread-safe.
 class FakePrograms {
  public:
   FakePrograms() {
@@ -31,18 +31,20 @@ class FakePrograms {
   FakePrograms& operator=(const FakePrograms&) = delete;
 
   const std::string& folder() const { return folder_; }
-  // A program in bash. `notes_words`: each call is a line of $FAKES/calls: "NAME WORDS".
+  // Adds the program `name`, whose `body` is bash.
+  //   notes_words: whether each call adds a line "NAME WORDS" to $FAKES/calls
   void Add(const std::string& name, const std::string& body, bool notes_words = true) const {
     const std::string path = absl::StrCat(folder_, "/bin/", name);
     const std::string note = absl::StrCat("echo \"", name, " $*\" >>\"$FAKES/calls\"\n");
     std::ofstream(path) << "#!/bin/bash\n" << (notes_words ? note : "") << body << "\n";
     chmod(path.c_str(), 0755);
   }
-  // Of a file in the folder; "": there is none.
+  // The text of the file `name` in the folder; "" if there is none.
   std::string Text(const std::string& name) const {
     std::ifstream file(absl::StrCat(folder_, "/", name));
     return {std::istreambuf_iterator<char>(file), {}};
   }
+  // Writes `text` to the file `name` in the folder.
   void Write(const std::string& name, const std::string& text) const {
     std::ofstream(absl::StrCat(folder_, "/", name)) << text;
   }

@@ -1,4 +1,4 @@
-// Keys of chosen hashes: made to collide, or to lie on one server.
+// Keys with chosen hashes, so that they collide or belong to one server.
 #ifndef THERMOCLINE_TESTS_TESTING_KEY_OF_HASH_H_
 #define THERMOCLINE_TESTS_TESTING_KEY_OF_HASH_H_
 
@@ -20,7 +20,7 @@ constexpr uint64_t InverseOfOdd(uint64_t a) {  // Newton's iteration: every roun
   return inverse;
 }
 
-// The key that has this KeyHash.
+// Returns the key whose KeyHash is `hash`.
 constexpr Key KeyOfHash(uint64_t table_salt, uint64_t hash) {
   uint64_t x = UndoXorShift(hash, 31) * InverseOfOdd(0x94D049BB133111EBull);
   x = UndoXorShift(x, 27) * InverseOfOdd(0xBF58476D1CE4E5B9ull);

@@ -11,7 +11,7 @@
 namespace thermocline {
 namespace {
 
-// "a" lies in ".", "/a" in "/".
+// "a" is in ".", "/a" in "/".
 std::string DirectoryOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
@@ -37,7 +37,8 @@ bool SimulatedDisk::State::TakeFailure(int process) {
   return true;
 }
 
-// keep: the medium gets the name's present meaning; else the name gets the medium's meaning back.
+//   keep: whether the medium gets the name's present meaning; if not, the name gets the medium's
+//     meaning back
 void SimulatedDisk::State::SettleName(const std::string& path, bool keep) {
   auto& files_from = keep ? files : synced_files;
   auto& files_to = keep ? synced_files : files;

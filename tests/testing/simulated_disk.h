@@ -43,22 +43,23 @@ class SimulatedDisk : public Disk {
   absl::Status SyncDirectory(const std::string& directory) override;
   absl::StatusOr<std::unique_ptr<DirectoryLock>> Lock(const std::string& directory) override;
 
-  // The process dies: locks are released, open files are closed (their Append fails from now on).
-  // All written data stays.
+  // The process dies: its locks are released and its open files closed (their Append fails from now
+  // on). All written data stays.
   void CrashProcess();
-  // The host dies too. Of each file that was written since its last sync every page and the new
-  // length are kept or lost, by chance; so is every unsynced change of a folder: a lost folder
+  // The host dies too. If a file was written since its last sync, each written page and the new
+  // length are kept or lost, by chance. So is every unsynced change of a folder; a lost folder
   // takes its files with it.
   void CrashHost(std::mt19937_64* random);
 
-  // Bytes that may still be appended, over all files; the append that would pass it writes what
-  // fits and fails with kResourceExhausted.
+  // Sets how many bytes may still be appended, over all files. An append beyond that writes as much
+  // as fits and fails with kResourceExhausted.
   void SetFreeBytes(uint64_t bytes);
-  // The n-th write or sync from now on (0: the next) fails with kUnavailable. Appends write half.
+  // Lets `operations` writes and syncs succeed; the next one fails with kUnavailable. An append
+  // that fails has written half.
   void FailAfter(int operations);
-  // The same, and every later operation fails as well: the process died in the middle. The caller
-  // must then call CrashProcess or CrashHost. `died` runs at the moment of death, and must not use
-  // the disk.
+  // The same, but the process dies in the middle of that operation: every later one fails as well,
+  // and the caller must then call CrashProcess or CrashHost. `died` runs at the moment of death,
+  // and must not use the disk.
   void DieAfter(int operations, std::function<void()> died = nullptr);
 
   // The content of a file as a reader sees it, to look at and to damage.
@@ -68,28 +69,28 @@ class SimulatedDisk : public Disk {
  private:
   struct File {
     std::string content;
-    std::string synced;              // as the medium has it
-    std::set<uint64_t> dirty_pages;  // written since
-    int writer = 0;                  // the process that did
+    std::string synced;              // The content on the medium.
+    std::set<uint64_t> dirty_pages;  // Pages written since the last sync.
+    int writer = 0;                  // The process that wrote last.
   };
-  // One process, and those after it in its place.
+  // A process that uses the disk. After a crash the next one takes its place.
   struct Process {
     int fail_after = -1;
     bool failure_is_death = false;
     std::function<void()> died;
-    bool dead = false;  // in the middle of a write or sync
+    bool dead = false;  // It has died in the middle of a write or sync.
     uint64_t incarnation = 0;
   };
   struct State {
     absl::Mutex mutex;
     std::map<std::string, std::shared_ptr<File>> files ABSL_GUARDED_BY(mutex);
     std::set<std::string> directories ABSL_GUARDED_BY(mutex) = {".", "/"};
-    // As the medium has them, by path.
+    // The files and folders that the medium has, by path.
     std::map<std::string, std::shared_ptr<File>> synced_files ABSL_GUARDED_BY(mutex);
     std::set<std::string> synced_directories ABSL_GUARDED_BY(mutex) = {".", "/"};
     // Names that differ on the medium, and the process that changed them last.
     std::map<std::string, int> changed ABSL_GUARDED_BY(mutex);
-    // by folder: the process that holds it
+    // The process that holds a folder's lock, by folder.
     std::map<std::string, int> locks ABSL_GUARDED_BY(mutex);
     uint64_t free_bytes ABSL_GUARDED_BY(mutex) = UINT64_MAX;
     std::vector<Process> processes ABSL_GUARDED_BY(mutex);
@@ -107,7 +108,7 @@ class SimulatedDisk : public Disk {
   explicit SimulatedDisk(std::shared_ptr<State> state);
 
   const std::shared_ptr<State> state_;
-  const int id_;  // of our process
+  const int id_;  // The process that uses this object.
 };
 
 }  // namespace thermocline

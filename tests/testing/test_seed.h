@@ -11,7 +11,7 @@
 
 namespace thermocline {
 
-// THERMOCLINE_TEST_SEED of the environment, or `otherwise`.
+// Returns THERMOCLINE_TEST_SEED of the environment, or `otherwise`, and prints it.
 inline uint64_t TestSeed(uint64_t otherwise = std::random_device()()) {
   const char* text = std::getenv("THERMOCLINE_TEST_SEED");
   const uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
@@ -19,8 +19,9 @@ inline uint64_t TestSeed(uint64_t otherwise = std::random_device()()) {
   return seed;
 }
 
-// How many random runs a test makes: a third of `runs` under the address and the thread sanitizer,
-// which make each several times as long and find what they look for in few.
+// How many random runs a test makes: `runs`, but a third of them under the address and the thread
+// sanitizer, since a run takes several times as long there, and few runs find what sanitizers look
+// for.
 template <typename Count>
 constexpr Count RandomRuns(Count runs) {
 #if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)

@@ -1,5 +1,5 @@
-// A worker's calls as the messages a server decodes, for transports of the tests that skip the
-// bytes.
+// Turns a worker's calls into the messages that a server decodes, for transports of tests that skip
+// the bytes.
 #ifndef THERMOCLINE_TESTS_TESTING_TO_WIRE_H_
 #define THERMOCLINE_TESTS_TESTING_TO_WIRE_H_
 

@@ -17,14 +17,14 @@ namespace thermocline {
 class VirtualScheduler : public Scheduler, public TaskRunner {
  public:
   int64_t NowMicros() const override { return now_us_; }
-  // Events of one time run in the order in which they were scheduled.
+  // Events that are due at the same time run in the order in which they were scheduled.
   void RunAfter(int64_t delay_us, std::function<void()> task) override {
     events_.emplace(now_us_ + (delay_us < 0 ? 0 : delay_us), std::move(task));
   }
 
   void Run(std::function<void()> task) override { RunAfter(0, std::move(task)); }
 
-  // Runs the next event; false where there is none.
+  // Runs the next event. Returns false if there is none.
   bool RunNext() {
     if (events_.empty()) return false;
     now_us_ = events_.begin()->first;
@@ -34,7 +34,7 @@ class VirtualScheduler : public Scheduler, public TaskRunner {
     task();
     return true;
   }
-  // Runs everything that is due within `us` from now, then stands at that time.
+  // Runs all events that are due within `us` from now, then sets the time to the end of that span.
   void Advance(int64_t us) {
     const int64_t until_us = now_us_ + us;
     while (!events_.empty() && events_.begin()->first <= until_us) RunNext();

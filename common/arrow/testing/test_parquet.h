@@ -20,7 +20,7 @@ struct ParquetTestColumn {
 
 struct ParquetTestOptions {
   int64_t row_group_rows = 1 << 20;
-  bool dictionary = true;  // As writers encode columns by themselves.
+  bool dictionary = true;  // Whether columns are encoded by dictionaries, as writers do by default.
   int64_t page_bytes = 1 << 20;
 };
 
