@@ -10,11 +10,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/process_limits.h"
-#include "deploy/cli/command_line.h"
 #include "deploy/cli/console.h"
+#include "deploy/cli/run_setup.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {
+
+struct BenchTrainFlags : JobFlags {
+  int64_t repeats = 3;
+};
 
 struct BenchArmsFlags : JobFlags {
   std::string arms;     // separated by commas; "": all
@@ -54,6 +58,7 @@ int RunBench(Bench* bench, SignalWatch* signals) {
 // (separated by commas) is set as fae.budget, in *flags as well. Errors: as LoadJobOf.
 absl::StatusOr<Job> LoadJobOfArms(const std::string& budgets, JobFlags* flags);
 
+int RunBenchTrain(const BenchTrainFlags& flags);
 int RunBenchArms(const BenchArmsFlags& flags);
 int RunBenchSweep(const BenchSweepFlags& flags);
 

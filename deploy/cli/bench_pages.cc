@@ -2,7 +2,7 @@
 #include <memory>
 
 #include "deploy/cli/bench_commands.h"
-#include "deploy/cli/command_pages.h"
+#include "deploy/cli/command.h"
 
 namespace thermocline {
 namespace {

@@ -1,6 +1,7 @@
 // thermocline calibrate: which rows would be hot within a budget, and what they are worth.
 #include <unistd.h>
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -11,7 +12,7 @@
 #include "common/base/status_macros.h"
 #include "common/job/job_data.h"
 #include "common/job/job_loader.h"
-#include "deploy/cli/command_line.h"
+#include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/hot_rows.h"
 #include "deploy/cli/run_setup.h"
@@ -21,6 +22,12 @@ namespace thermocline {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+struct CalibrateFlags : JobFlags {
+  std::string budgets;  // separated by commas; "": the job's
+  std::string samples;  // the same
+  bool json = false;
+};
 
 // Of a job that says nothing of hot rows.
 constexpr char kDefaultBudgets[] = "64MiB,256MiB,1GiB";
@@ -61,8 +68,6 @@ absl::StatusOr<Json> Calibrate(const CalibrateFlags& flags, int fd, SignalWatch*
   return std::move(found["calibrations"]);
 }
 
-}  // namespace
-
 int RunCalibrate(const CalibrateFlags& flags) {
   SignalWatch signals;  // before anything starts a thread
   const auto found = Calibrate(flags, flags.json ? STDERR_FILENO : STDOUT_FILENO, &signals);
@@ -76,6 +81,30 @@ int RunCalibrate(const CalibrateFlags& flags) {
       .Write(flags.json ? found->dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
                         : RenderCalibrations(*found));
   return kExitDone;
+}
+
+}  // namespace
+
+void AddCalibrate(CLI::App* app, Action* action) {
+  const auto flags = std::make_shared<CalibrateFlags>();
+  CLI::App* command = AddCommand(
+      app, "calibrate", "says which rows would be hot, and what that is worth",
+      R"(Counts the lookups of a job's training rows and says, for each budget of device memory, how
+often a row must be looked up to be hot (FAE), how many rows that is, by an estimate and counted, and
+which share of all lookups and of all samples reads hot rows only. It trains nothing and keeps
+nothing. A job without `fae` is taken as one with it.
+
+examples:
+  thermocline calibrate job.textproto --budgets 1MiB,4MiB,64MiB
+  thermocline calibrate job.textproto --budgets 4MiB --samples 0.01,0.05,0.2,1)");
+  AddJobFlags(command, flags.get(), true, nullptr);
+  AddValue(command, "--budgets", &flags->budgets, "SIZE,SIZE",
+           "device memory for hot rows; default: the job's, or 64MiB,256MiB,1GiB");
+  AddValue(command, "--samples", &flags->samples, "SHARE,SHARE",
+           "shares of the rows to count in; default: the job's calibration.sample_share");
+  command->add_flag("--json", flags->json,
+                    "prints the figures as JSON; progress goes to standard error");
+  OnCommand(command, action, RunCalibrate, flags);
 }
 
 }  // namespace thermocline

@@ -1,4 +1,4 @@
-// thermocline certificates, with its page: a job's authority and a certificate for each role.
+// thermocline certificates: a job's authority and a certificate for each role.
 #include <cstdio>
 #include <iterator>
 #include <memory>
@@ -9,11 +9,17 @@
 #include "absl/time/time.h"
 #include "common/disk/file_list.h"
 #include "common/net/certificates.h"
-#include "deploy/cli/command_pages.h"
+#include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
-#include "deploy/cli/host_commands.h"
 
 namespace thermocline {
+namespace {
+
+struct CertificatesFlags {
+  std::string job, out;
+  std::vector<std::string> hosts;
+  int64_t days = 365;
+};
 
 int RunCertificates(const CertificatesFlags& flags) {
   const absl::Duration lifetime = absl::Hours(24 * flags.days);
@@ -37,6 +43,8 @@ int RunCertificates(const CertificatesFlags& flags) {
       flags.out.c_str(), flags.job.c_str(), static_cast<int>(flags.days), folder.c_str());
   return kExitDone;
 }
+
+}  // namespace
 
 void AddCertificates(CLI::App* app, Action* action) {
   const auto flags = std::make_shared<CertificatesFlags>();

@@ -1,6 +1,7 @@
 // thermocline checkpoint: lists, verifies, exports and makes checkpoints.
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -19,7 +20,7 @@
 #include "deploy/checkpoints/export_checkpoint.h"
 #include "deploy/checkpoints/resume.h"
 #include "deploy/cli/checkpoint_path.h"
-#include "deploy/cli/command_line.h"
+#include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/run_setup.h"
 #include "deploy/processes/run_directory.h"
@@ -31,6 +32,16 @@ namespace thermocline {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// The flags of all actions of `checkpoint`; each action reads its own.
+struct CheckpointFlags {
+  std::string path;
+  bool json = false;             // list
+  std::string out;               // export
+  bool optimizer_state = false;  // export
+  std::string run_dir;           // now
+  int64_t timeout_s = 600;       // now
+};
 
 // What PATH means. A checkpoint that is passed over is named on standard error.
 absl::StatusOr<CheckpointPath> CheckpointArgument(const std::string& path) {
@@ -203,8 +214,6 @@ absl::StatusOr<ListedCheckpoint> ChooseToExport(const CheckpointStore& store,
   return chosen;
 }
 
-}  // namespace
-
 int ListCheckpoints(const CheckpointFlags& flags) {
   const auto path = CheckpointArgument(flags.path);
   if (!path.ok()) return Complain(path.status().message(), kExitUsage);
@@ -311,6 +320,58 @@ int CheckpointNow(const CheckpointFlags& flags) {
   if (!name.ok()) return Complain(name.status().message(), kExitFailed);
   std::printf("%s/%s\n", job->checkpoint().directory().c_str(), name->c_str());
   return kExitDone;
+}
+
+constexpr char kCheckpointPath[] =
+    R"(PATH is a checkpoint directory, a run directory, or one checkpoint (DIRECTORY/step-999);
+DIRECTORY/best is the checkpoint of the best evaluation (`evaluate` in the job).)";
+
+}  // namespace
+
+void AddCheckpoint(CLI::App* app, Action* action) {
+  const auto flags = std::make_shared<CheckpointFlags>();
+  CLI::App* command =
+      AddCommand(app, "checkpoint", "lists, verifies, exports and makes checkpoints",
+                 absl::StrCat(kCheckpointPath, R"(
+Exit code 1 if a checkpoint is not whole.
+
+examples:
+  thermocline checkpoint list runs/quickstart-20240101-120000
+  thermocline checkpoint verify runs/quickstart-20240101-120000/checkpoints
+  thermocline checkpoint export runs/kaggle/step-999 m.safetensors
+  thermocline checkpoint now --run-dir runs/quickstart-20240101-120000)"));
+  command->require_subcommand(1);
+  const auto add = [&](const char* name, const char* summary, int (*run)(const CheckpointFlags&)) {
+    CLI::App* subcommand = AddCommand(command, name, summary, kCheckpointPath);
+    OnCommand(subcommand, action, run, flags);
+    return subcommand;
+  };
+  const auto add_path = [&](CLI::App* subcommand) {
+    AddValue(subcommand, "PATH", &flags->path, "DIR", "which checkpoints; see below")->required();
+  };
+  CLI::App* list = add("list", "shows the checkpoints, oldest first, from manifests and file sizes",
+                       ListCheckpoints);
+  add_path(list);
+  list->add_flag("--json", flags->json, "prints JSON");
+
+  add_path(add("verify",
+               "reads every byte: damaged files, model digest, whether --resume could go on",
+               VerifyCheckpoints));
+
+  CLI::App* to_file =
+      add("export", "verifies one checkpoint and writes it as safetensors", ExportOneCheckpoint);
+  add_path(to_file);
+  AddValue(to_file, "OUT", &flags->out, "FILE", "the file to write: model.safetensors")->required();
+  to_file->add_flag("--optimizer-state", flags->optimizer_state, "also the optimizers' state");
+  to_file->footer(absl::StrCat(kCheckpointPath, R"(
+Of several checkpoints the newest is exported. deploy/python/thermocline_torch.py reads the file.)"));
+
+  CLI::App* now =
+      add("now", "makes a running job write a checkpoint, and prints its path", CheckpointNow);
+  AddValue(now, "--run-dir", &flags->run_dir, "DIR", "the run directory of the job")->required();
+  AddValue(now, "--timeout", &flags->timeout_s, "SECONDS", "how long to wait; default 600")
+      ->transform(WholeNumber(1, 24 * 3600));
+  now->footer("");
 }
 
 }  // namespace thermocline

@@ -1,11 +1,7 @@
-// What the command line looks like: every command with its flags and its help page. CLI11 parses it
-// and renders the pages. The commands about logs are in log_pages.cc, those of several hosts in
-// host_pages.cc, those of engines in engine_pages.cc, benchmarks in bench_pages.cc.
 #include "deploy/cli/command_line.h"
 
 #include <algorithm>
 #include <cstdio>
-#include <functional>
 #include <memory>
 #include <utility>
 
@@ -15,11 +11,32 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "common/base/process_limits.h"
 #include "common/base/text.h"
-#include "deploy/cli/command_pages.h"
+#include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 
 namespace thermocline {
+
+CLI::App* AddCommand(CLI::App* parent, const char* name, const char* summary,
+                     const std::string& details) {
+  CLI::App* command = parent->add_subcommand(name, summary)->group("commands")->footer(details);
+  command->get_help_ptr()->group("flags");
+  return command;
+}
+
+CLI::Validator WholeNumber(int64_t low, int64_t high) {
+  return CLI::Validator(
+      [=](std::string& text) {
+        int64_t value = 0;
+        if (!absl::SimpleAtoi(text, &value) || value < low || value > high) {
+          return absl::StrCat("'", text, "' is not a whole number in [", low, ", ", high, "]");
+        }
+        text = absl::StrCat(value);
+        return std::string();
+      },
+      "");
+}
 
 void AddJobFlags(CLI::App* command, JobFlags* flags, bool trains, const char* run_dir_help) {
   AddValue(command, "JOB", &flags->job, "FILE", "the job file (proto/job.proto)");
@@ -44,208 +61,13 @@ void AddJobFlags(CLI::App* command, JobFlags* flags, bool trains, const char* ru
   }
 }
 
+void AddTlsFlags(CLI::App* command, TlsFiles* files) {
+  AddValue(command, "--tls-certificate", &files->certificate, "FILE", "PEM file");
+  AddValue(command, "--tls-private-key", &files->private_key, "FILE", "PEM file");
+  AddValue(command, "--tls-ca", &files->ca, "FILE", "PEM file");
+}
+
 namespace {
-
-void AddTrain(CLI::App* app, Action* action) {
-  const auto flags = std::make_shared<TrainFlags>();
-  CLI::App* command = AddCommand(
-      app, "train", "runs a job: servers and workers on this machine, or over several hosts",
-      R"(Runs the job that the file JOB describes (a message Job of proto/job.proto in protobuf's
-text format; deploy/jobs has examples) until the model is trained and evaluated. Ctrl-C stops it,
-with a checkpoint of what is trained; again, at once.
-
-The run directory gets the job as it was run (job.textproto), one log for each process,
-metrics.jsonl, worker-N.json, server_stats.json, summary.json, and the checkpoints.
-`thermocline stats --run-dir DIR` shows what the processes do and, after the run, their last stats.
-
---resume goes on with a job that has checkpoints, however it was stopped, at the sample after its
-newest checkpoint. JOB may be left out. Another JOB, or flags, may change everything except what
-defines the samples of a step or the contents of a row (batch size, seed, tables, optimizers,
-features, how the data is read): servers, workers, passes, learning rate, cache and so on. The data
-have to be the same: the sizes of the files, and the bytes at their ends, in their order. Files may
-have been moved or renamed, and others may have been added behind them. --other-data goes on with
-other data all the same.
-
---init-from begins a new run, from step 0 on, with the rows, optimizer state and dense parameters of
-another run's checkpoint: other data, rates, seed, servers and workers. Its path is as for `eval`.
-
-examples:
-  thermocline train deploy/jobs/criteo_kaggle.textproto --data train.txt
-  thermocline train job.textproto --data day_2.gz --init-from runs/day_1
-  thermocline train deploy/jobs/quickstart.textproto --servers 4 --workers 2
-  thermocline train job.textproto --set train.learning_rate.base=0.02 --set seed=7
-  thermocline train --resume --run-dir runs/quickstart-20240101-120000 --servers 8
-  thermocline train job.textproto --nodes 4 --listen 10.0.0.1:7070 --run-dir /shared/run)");
-  AddJobFlags(command, flags.get(), true,
-              "default: runs/NAME-TIME; without --resume it must hold no files");
-  command->add_flag("--resume", flags->resume, "goes on with the run in --run-dir");
-  AddValue(command, "--resume-from", &flags->resume_from, "NAME",
-           "resumes from this checkpoint (name or path, or \"best\"), not the newest");
-  command->add_flag("--restarted", flags->restarted,
-                    "--resume by an engine: only reports a job that has ended, and goes on with "
-                    "what is left of its limits");
-  command->add_flag("--other-data", flags->other_data,
-                    "resumes although the data are not those of the checkpoint");
-  command->add_flag("--or-begin", flags->or_begin,
-                    "with --resume or --restarted, of an engine's first submission: begins the job "
-                    "where its run directory has no job file yet");
-  AddValue(command, "--init-from", &flags->init_from, "PATH",
-           "begins with the model of another run's checkpoint: its path, or the run's");
-  AddValue(command, "--nodes", &flags->nodes, "N",
-           "runs the job over N hosts, on each of which `thermocline node` runs")
-      ->check(WholeNumber(1, 1000));
-  AddValue(command, "--listen", &flags->listen, "HOST:PORT",
-           "where nodes find this controller; with --nodes");
-  OnCommand(command, action, RunTrain, flags);
-}
-
-void AddEval(CLI::App* app, Action* action) {
-  const auto flags = std::make_shared<EvalFlags>();
-  CLI::App* command = AddCommand(
-      app, "eval", "scores rows with a checkpoint",
-      R"(Starts the job's servers with the rows of a checkpoint, and one worker that scores all rows of
---data or, without --data, the held-out rows of the job's data. Trains nothing.
-
-PATH is a checkpoint's folder, such as RUN_DIR/step-999; or a run directory:
-its newest whole checkpoint; or RUN_DIR/best: the checkpoint of the best evaluation. JOB may be left
-out if the checkpoint lies in a run directory, which has the job. The job's model must be the
-checkpoint's: if not, the error names the difference, and the exit code is 2.
-
-examples:
-  thermocline eval --checkpoint runs/r
-  thermocline eval job.textproto --checkpoint PATH --data day_23.gz --servers 4 --json)");
-  AddValue(command, "--checkpoint", &flags->checkpoint, "PATH",
-           "the checkpoint's folder, or a run directory")
-      ->required();
-  AddJobFlags(command, flags.get(), false,
-              "default: one that is removed at the end; must hold no files");
-  command->add_flag("--json", flags->json,
-                    "prints the result as JSON; progress goes to standard error");
-  OnCommand(command, action, RunEval, flags);
-}
-
-void AddPredict(CLI::App* app, Action* action) {
-  const auto flags = std::make_shared<PredictFlags>();
-  CLI::App* command = AddCommand(
-      app, "predict", "writes a score for each row of a file",
-      R"(Scores all rows of the data with a checkpoint, without servers, in bounded memory and in the order
-of the rows. The scores have the same bits as those of `eval`. The data need no labels: the column,
-or npy file, of labels may be missing.
-
-PATH is a checkpoint as for `eval`. It holds its job, which says how the data are read; --job names
-another job file with the same model.
-
-The end of OUT says how the scores are written. They are probabilities, or logits with --logits.
-  .csv   a header; then row (counted from 0), label (where the data have one), the columns of
-         --column, score
-  .npy   float32, one for each row; NaN for a malformed one
-  .parquet  the columns of .csv, where the build has Arrow
-OUT appears when all is written. A malformed line is an error, which names it; up to --max-bad-lines
-of them are left out: their numbers are missing in `row`.
-
-examples:
-  thermocline predict --checkpoint runs/r --data day_24.gz --out scores.csv
-  thermocline predict --checkpoint runs/r/best --data today.csv --column user,item --out s.csv)");
-  AddValue(command, "--checkpoint", &flags->checkpoint, "PATH",
-           "the checkpoint's folder, or a run directory")
-      ->required();
-  AddValue(command, "--data", &flags->data, "PATH", "the rows to score")->required();
-  AddValue(command, "--out", &flags->out, "OUT", "the file to write")->required();
-  AddValue(command, "--job", &flags->job, "FILE", "a job file, instead of the checkpoint's job");
-  AddValue(command, "--column", &flags->columns, "NAMES",
-           "columns of the data that are written beside the scores: user,item")
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  AddValue(command, "--max-bad-lines", &flags->max_bad_lines, "N",
-           "malformed lines that may be left out, instead of data.max_bad_lines");
-  AddValue(command, "--memory", &flags->memory, "SIZE",
-           "for rows of the checkpoint and batches that wait for them; default 1GiB");
-  command->add_flag("--logits", flags->logits, "writes logits, not probabilities");
-  command->add_flag("--force", flags->force, "replaces an existing file OUT");
-  AddValue(command, "--set", &flags->set, "FIELD=VALUE",
-           "changes a field of the job: --set device=CPU (may be repeated)")
-      ->allow_extra_args(false);
-  AddValue(command, "--bin-dir", &flags->bin_dir, "DIR", "the folder of thermocline-predict");
-  OnCommand(command, action, RunPredict, flags);
-}
-
-void AddStats(CLI::App* app, Action* action) {
-  const auto flags = std::make_shared<StatsFlags>();
-  CLI::App* command = AddCommand(
-      app, "stats", "shows what servers and workers are doing",
-      R"(Asks the servers at the addresses, or the servers and workers of a run directory; by default those
-of the latest run under runs/. Shows rows and memory, keys pulled and pushed, latencies, held pulls,
-duplicates and staleness. If the run has ended, shows its result and the last stats of its
-processes. Exit code 1 if a server does not answer, or the run ended without a result.
-
-examples:
-  thermocline stats 127.0.0.1:40001 127.0.0.1:40002
-  thermocline stats --run-dir runs/quickstart-20240101-120000 --watch
-  thermocline stats --json | jq '.servers[].stats.tables[].rows')");
-  AddValue(command, "ADDRESS", &flags->addresses, "HOST:PORT", "servers to ask");
-  AddValue(command, "--run-dir", &flags->run_dir, "DIR", "the servers and workers of this run");
-  command->add_flag("--watch", flags->watch, "repeats, until the run ends or Ctrl-C");
-  AddValue(command, "--interval", &flags->interval_s, "SECONDS",
-           "the pause between repetitions of --watch; default 1")
-      ->transform(WholeNumber(1, 3600));
-  command->add_flag("--json", flags->json,
-                    "prints JSON (proto/parameter_server.proto); one line each time with --watch");
-  AddValue(command, "--tls-certificate", &flags->tls_certificate, "FILE", "to show (PEM)");
-  AddValue(command, "--tls-private-key", &flags->tls_private_key, "FILE", "its key (PEM)");
-  AddValue(command, "--tls-ca", &flags->tls_ca, "FILE",
-           "the authority that signed the servers' certificates (PEM)");
-  OnCommand(command, action, RunStats, flags);
-}
-
-constexpr char kCheckpointPath[] =
-    R"(PATH is a checkpoint directory, a run directory, or one checkpoint (DIRECTORY/step-999);
-DIRECTORY/best is the checkpoint of the best evaluation (`evaluate` in the job).)";
-
-void AddCheckpoint(CLI::App* app, Action* action) {
-  const auto flags = std::make_shared<CheckpointFlags>();
-  CLI::App* command =
-      AddCommand(app, "checkpoint", "lists, verifies, exports and makes checkpoints",
-                 absl::StrCat(kCheckpointPath, R"(
-Exit code 1 if a checkpoint is not whole.
-
-examples:
-  thermocline checkpoint list runs/quickstart-20240101-120000
-  thermocline checkpoint verify runs/quickstart-20240101-120000/checkpoints
-  thermocline checkpoint export runs/kaggle/step-999 m.safetensors
-  thermocline checkpoint now --run-dir runs/quickstart-20240101-120000)"));
-  command->require_subcommand(1);
-  const auto add = [&](const char* name, const char* summary, int (*run)(const CheckpointFlags&)) {
-    CLI::App* subcommand = AddCommand(command, name, summary, kCheckpointPath);
-    OnCommand(subcommand, action, run, flags);
-    return subcommand;
-  };
-  const auto add_path = [&](CLI::App* subcommand) {
-    AddValue(subcommand, "PATH", &flags->path, "DIR", "which checkpoints; see below")->required();
-  };
-  CLI::App* list = add("list", "shows the checkpoints, oldest first, from manifests and file sizes",
-                       ListCheckpoints);
-  add_path(list);
-  list->add_flag("--json", flags->json, "prints JSON");
-
-  add_path(add("verify",
-               "reads every byte: damaged files, model digest, whether --resume could go on",
-               VerifyCheckpoints));
-
-  CLI::App* to_file =
-      add("export", "verifies one checkpoint and writes it as safetensors", ExportOneCheckpoint);
-  add_path(to_file);
-  AddValue(to_file, "OUT", &flags->out, "FILE", "the file to write: model.safetensors")->required();
-  to_file->add_flag("--optimizer-state", flags->optimizer_state, "also the optimizers' state");
-  to_file->footer(absl::StrCat(kCheckpointPath, R"(
-Of several checkpoints the newest is exported. deploy/python/thermocline_torch.py reads the file.)"));
-
-  CLI::App* now =
-      add("now", "makes a running job write a checkpoint, and prints its path", CheckpointNow);
-  AddValue(now, "--run-dir", &flags->run_dir, "DIR", "the run directory of the job")->required();
-  AddValue(now, "--timeout", &flags->timeout_s, "SECONDS", "how long to wait; default 600")
-      ->transform(WholeNumber(1, 24 * 3600));
-  now->footer("");
-}
 
 // "thermocline checkpoint list"
 std::string FullName(const CLI::App* app) {
@@ -403,6 +225,7 @@ int RunCommandLine(const std::vector<std::string>& arguments) {
   AddCalibrate(&app, &action);
   AddSubmit(&app, &action);
   AddJobs(&app, &action);
+  AddStop(&app, &action);
   AddStats(&app, &action);
   AddCheckpoint(&app, &action);
   AddCertificates(&app, &action);

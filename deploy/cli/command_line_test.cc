@@ -45,6 +45,9 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"generate"},
     {"inspect"},
     {"plan"},
+    {"calibrate"},
+    {"node"},
+    {"logs"},
     {"submit"},
     {"jobs"},
     {"stop"},
@@ -254,7 +257,10 @@ TEST(CommandLine, InspectAndPlanSayWhatIsWrongWithTheirFlags) {
   // This test runs where the program is not.
   EXPECT_THAT(ErrorOf({"inspect", "log"}), HasSubstr("can't find the program thermocline-inspect"));
   EXPECT_THAT(ErrorOf({"plan"}), HasSubstr("name the job file"));
-  EXPECT_THAT(ErrorOf({"plan", "job", "--scan", "--figures", "f"}), HasSubstr("not both"));
+  for (const char* command : {"plan", "submit"}) {
+    EXPECT_THAT(ErrorOf({command, "job", "--scan", "--figures", "f"}),
+                HasSubstr("--figures: give it or --scan, not both"));
+  }
   EXPECT_THAT(ErrorOf({"plan", "job", "--samples-per-s", "fast"}), HasSubstr("--samples-per-s"));
 }
 

@@ -46,22 +46,26 @@ absl::StatusOr<Json> ScanData(const std::string& bin_dir, const Job& job, int fd
 
 }  // namespace
 
-absl::Status CheckFiguresFlags(const FiguresFlags& flags) {
-  if (!flags.scan || flags.file.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError("give --figures or --scan, not both");
+void RefuseBoth(CLI::Option* figures, const CLI::Option* scan) {
+  figures->check(CLI::Validator(
+      [scan](const std::string&) {
+        return std::string(scan->count() > 0 ? "give it or --scan, not both" : "");
+      },
+      ""));
 }
 
-absl::StatusOr<std::optional<Json>> FiguresOf(const Job& job, const FiguresFlags& flags, int fd,
+absl::StatusOr<std::optional<Json>> FiguresOf(const Job& job, const FiguresFlags& flags,
+                                              const std::string& bin_dir, int fd,
                                               SignalWatch* signals) {
-  RETURN_IF_ERROR(CheckFiguresFlags(flags));
   if (!flags.scan && flags.file.empty()) return std::nullopt;
+  // A submission that goes on may have the file of the last one beside its own --scan.
   absl::StatusOr<Json> found =
-      flags.scan ? ScanData(flags.bin_dir, job, fd, signals) : ReadFigures(flags.file);
+      flags.scan ? ScanData(bin_dir, job, fd, signals) : ReadFigures(flags.file);
   if (!found.ok()) return found.status();
   return *std::move(found);
 }
 
-// They may lack anything: the library throws at what isn't there.
+// The library throws where the figures lack something.
 absl::StatusOr<JobPlan> PlanOf(const Job& job, const PlanInputs& inputs, const Machine& machine) {
   try {
     return PlanJob(job, inputs, machine);

@@ -8,10 +8,13 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "deploy/cli/host_commands.h"
+#include "common/base/process_limits.h"
+#include "deploy/cli/command_line.h"
 #include "deploy/engines/engine.h"
 #include "deploy/engines/scripts.h"
 #include "deploy/processes/run_directory.h"
@@ -48,10 +51,7 @@ class StopTest : public testing::Test {
   }
   std::string Calls() const { return fakes_.Text("calls"); }
   int Stop(int timeout_s) const {
-    StopFlags flags;
-    flags.target = RunDir();
-    flags.timeout_s = timeout_s;
-    return RunStop(flags);
+    return RunCommandLine({"stop", RunDir(), "--timeout", absl::StrCat(timeout_s)});
   }
 
   const FakePrograms fakes_;
@@ -102,11 +102,17 @@ class SubmitTest : public testing::Test {
                                               << folder_ << R"(/rows.tsv" }
         default_table { dim: 8 } dlrm { bottom: [8] } checkpoint {}
         train { batch_size: 8 learning_rate { base: 1 } })";
-    flags_.engine = "slurm";
-    flags_.nodes = 2;
-    flags_.write_only = true;
-    flags_.job = folder_ + "/job.textproto";
-    flags_.run_dir = folder_ + "/run";
+  }
+
+  std::string JobFile() const { return folder_ + "/job.textproto"; }
+  // What `submit` answers to these flags, which nothing is started for.
+  int Submit(std::vector<std::string> flags, const std::string& run_dir = "run") const {
+    flags.insert(flags.begin(), {"submit", "--write-only", "--run-dir", folder_ + "/" + run_dir});
+    return RunCommandLine(flags);
+  }
+  int SubmitJob(std::vector<std::string> flags = {}) const {
+    flags.insert(flags.begin(), {JobFile(), "--engine", "slurm", "--nodes", "2"});
+    return Submit(std::move(flags));
   }
   std::string Script() const {
     std::ifstream file(folder_ + "/run/submit/batch.sh");
@@ -114,11 +120,10 @@ class SubmitTest : public testing::Test {
   }
 
   std::string folder_;
-  SubmitFlags flags_;
 };
 
 TEST_F(SubmitTest, AJobHasCertificatesUnlessItsUserWantsNone) {
-  ASSERT_EQ(RunSubmit(flags_), kExitDone);
+  ASSERT_EQ(SubmitJob(), kExitDone);
   const std::string folder = folder_ + "/run/certificates";
   EXPECT_THAT(Script(), HasSubstr(" --set cluster.tls.automatic=true "));
   EXPECT_THAT(Script(), HasSubstr("--tls-certificate=" + folder + "/node.pem"));
@@ -128,8 +133,7 @@ TEST_F(SubmitTest, AJobHasCertificatesUnlessItsUserWantsNone) {
   }
   EXPECT_FALSE(fs::exists(folder + "/server.key"));
   fs::remove_all(folder_ + "/run");
-  flags_.insecure = true;
-  ASSERT_EQ(RunSubmit(flags_), kExitDone);
+  ASSERT_EQ(SubmitJob({"--insecure"}), kExitDone);
   EXPECT_FALSE(fs::exists(folder));
   EXPECT_THAT(Script(), Not(HasSubstr("tls")));
 }
@@ -137,78 +141,57 @@ TEST_F(SubmitTest, AJobHasCertificatesUnlessItsUserWantsNone) {
 TEST_F(SubmitTest, ResumeTakesNoFolderWithoutARun) {
   fs::create_directories(folder_ + "/run/thesis");
   std::ofstream(folder_ + "/run/data.csv") << "precious";
-  flags_.resume = true;
-  EXPECT_EQ(RunSubmit(flags_), kExitUsage);
+  EXPECT_EQ(SubmitJob({"--resume"}), kExitUsage);
   EXPECT_FALSE(fs::exists(folder_ + "/run/submit"));
-  flags_.run_dir = folder_ + "/none";
-  EXPECT_EQ(RunSubmit(flags_), kExitUsage);
+  const std::vector<std::string> resume = {"--resume", "--engine=slurm", "--nodes=2"};
+  EXPECT_EQ(Submit(resume, "none"), kExitUsage);
   EXPECT_FALSE(fs::exists(folder_ + "/none"));
   // One that is there does not begin anew if it can't be read later.
-  fs::copy_file(flags_.job, folder_ + "/run/job.textproto");
-  flags_.run_dir = folder_ + "/run";
-  flags_.job = "";
-  EXPECT_EQ(RunSubmit(flags_), kExitDone);
+  fs::copy_file(JobFile(), folder_ + "/run/job.textproto");
+  EXPECT_EQ(Submit(resume), kExitDone);
   EXPECT_THAT(Script(), Not(HasSubstr("--or-begin")));
 }
 
 TEST_F(SubmitTest, ARunThatGoesOnIsAskedForAsBefore) {
-  flags_.time = "8:00:00";
-  flags_.memory = "3GiB";
-  flags_.sbatch = {"--constraint=avx2"};
-  ASSERT_EQ(RunSubmit(flags_), kExitDone);
-  fs::copy_file(flags_.job, folder_ + "/run/job.textproto");
-  SubmitFlags again;
-  again.resume = again.write_only = true;
-  again.run_dir = folder_ + "/run";
-  ASSERT_EQ(RunSubmit(again), kExitDone);
+  ASSERT_EQ(SubmitJob({"--time=8:00:00", "--memory=3GiB", "--sbatch=--constraint=avx2"}),
+            kExitDone);
+  fs::copy_file(JobFile(), folder_ + "/run/job.textproto");
+  ASSERT_EQ(Submit({"--resume"}), kExitDone);
   for (const char* line :
        {"#SBATCH --nodes=2\n", "#SBATCH --time=8:00:00\n", "#SBATCH --mem=3072M\n",
         "#SBATCH --constraint=avx2\n", "#SBATCH --signal=B:USR1@300\n"}) {
     EXPECT_THAT(Script(), HasSubstr(line));
   }
-  again.nodes = 3;
-  ASSERT_EQ(RunSubmit(again), kExitDone);
+  ASSERT_EQ(Submit({"--resume", "--nodes=3"}), kExitDone);
   EXPECT_THAT(Script(), HasSubstr("#SBATCH --nodes=3\n"));
   EXPECT_THAT(Script(), HasSubstr("#SBATCH --time=8:00:00\n"));
   // Another engine has nothing of it, and needs its hosts.
-  again.engine = "ssh";
-  again.nodes = 0;
-  EXPECT_EQ(RunSubmit(again), kExitUsage);
-  again.hosts = {"a", "b"};
-  ASSERT_EQ(RunSubmit(again), kExitDone);
-  again = SubmitFlags();
-  again.resume = again.write_only = true;
-  again.run_dir = folder_ + "/run";
-  ASSERT_EQ(RunSubmit(again), kExitDone);
+  EXPECT_EQ(Submit({"--resume", "--engine=ssh"}), kExitUsage);
+  ASSERT_EQ(Submit({"--resume", "--engine=ssh", "--hosts=a,b"}), kExitDone);
+  ASSERT_EQ(Submit({"--resume"}), kExitDone);
   EXPECT_THAT(Script(), HasSubstr("\nhosts=(a b)\n"));
-  again.hosts = {"c"};
-  ASSERT_EQ(RunSubmit(again), kExitDone);
+  ASSERT_EQ(Submit({"--resume", "--hosts=c"}), kExitDone);
   EXPECT_THAT(Script(), HasSubstr("\nhosts=(c)\n"));
   EXPECT_THAT(Script(), HasSubstr(" --nodes 1 "));
 }
 
 TEST_F(SubmitTest, OneThatWasStoppedBeforeItBeganIsSubmittedAgain) {
-  flags_.set = {"seed=7"};
-  flags_.workers = "3";
-  ASSERT_EQ(RunSubmit(flags_), kExitDone);
+  ASSERT_EQ(SubmitJob({"--set=seed=7", "--workers=3"}), kExitDone);
   const std::string first = Script();
   EXPECT_THAT(first, HasSubstr(" --or-begin"));
-  SubmitFlags again;
-  again.write_only = true;
-  again.run_dir = folder_ + "/run";
-  ASSERT_EQ(RunSubmit(again), kExitDone);
+  ASSERT_EQ(Submit({}), kExitDone);
   EXPECT_EQ(Script(), first);
 }
 
 TEST_F(SubmitTest, FiguresOfTheDataSayHowMuchMemoryAHostNeeds) {
-  std::ofstream(flags_.job) << R"(
+  std::ofstream(JobFile()) << R"(
       name: "j" data { train { path: ")"
-                            << folder_ << R"(/rows.tsv" csv { header: true } }
+                           << folder_ << R"(/rows.tsv" csv { header: true } }
       label { column: "click" } }
       feature { column: ["user"] categorical {} } default_table { dim: 8 } dlrm { top: [8] }
       checkpoint {} train { batch_size: 256 learning_rate { base: 1 } })";
   std::ofstream(folder_ + "/rows.tsv") << "click,user\n1,a\n";
-  ASSERT_EQ(RunSubmit(flags_), kExitDone);
+  ASSERT_EQ(SubmitJob(), kExitDone);
   EXPECT_THAT(Script(), HasSubstr("#SBATCH --mem=0\n"));
   fs::remove_all(folder_ + "/run");
   std::ofstream(folder_ + "/figures") << R"({"rows": 1000, "complete": true, "columns": [
@@ -216,26 +199,19 @@ TEST_F(SubmitTest, FiguresOfTheDataSayHowMuchMemoryAHostNeeds) {
        "once_share": 0, "text_bytes": 4000, "distinct_in_batch": {"256": 200}},
       {"name": "click", "rows": 1000, "missing": 0, "values": 1000, "distinct": 2,
        "once_share": 0, "text_bytes": 1000, "distinct_in_batch": {"256": 2}}]})";
-  flags_.figures = folder_ + "/figures";
-  ASSERT_EQ(RunSubmit(flags_), kExitDone);
+  ASSERT_EQ(SubmitJob({"--figures", folder_ + "/figures"}), kExitDone);
   const std::string script = Script();
   EXPECT_THAT(script, Not(HasSubstr("#SBATCH --mem=0\n")));
   // The next submission has them, too.
   fs::remove(folder_ + "/figures");
-  SubmitFlags again;
-  again.write_only = true;
-  again.run_dir = folder_ + "/run";
-  ASSERT_EQ(RunSubmit(again), kExitDone);
+  ASSERT_EQ(Submit({}), kExitDone);
   EXPECT_EQ(Script(), script);
 }
 
 TEST(SubmitUsageTest, WithoutAnEngineOrHostsIsBadUsage) {
-  SubmitFlags flags;
-  EXPECT_EQ(RunSubmit(flags), kExitUsage);
-  flags.engine = "ssh";
-  EXPECT_EQ(RunSubmit(flags), kExitUsage);
-  flags.nodes = 2;
-  EXPECT_EQ(RunSubmit(flags), kExitUsage);
+  EXPECT_EQ(RunCommandLine({"submit"}), kExitUsage);
+  EXPECT_EQ(RunCommandLine({"submit", "--engine=ssh"}), kExitUsage);
+  EXPECT_EQ(RunCommandLine({"submit", "--engine=ssh", "--nodes=2"}), kExitUsage);
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
 // thermocline eval: scores held-out rows with a checkpoint.
 #include <unistd.h>
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "deploy/cli/command_line.h"
+#include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/job_files.h"
 #include "deploy/cli/run_setup.h"
@@ -31,8 +32,6 @@ Json ResultOf(const RunSetup& setup, const std::string& rows, const std::string&
   result["run_directory"] = run_dir.empty() ? Json(nullptr) : Json(run_dir);
   return result;
 }
-
-}  // namespace
 
 int RunEval(const EvalFlags& flags) {
   SignalWatch signals;  // before anything starts a thread
@@ -69,6 +68,33 @@ int RunEval(const EvalFlags& flags) {
                                 is_kept ? absl::StrCat("run directory: ", run_dir, "\n") : ""));
   if (!result->shortfall.ok()) return fail(result->shortfall);
   return signals.stop_requests() > requests ? kExitFailed : kExitDone;
+}
+
+}  // namespace
+
+void AddEval(CLI::App* app, Action* action) {
+  const auto flags = std::make_shared<EvalFlags>();
+  CLI::App* command = AddCommand(
+      app, "eval", "scores rows with a checkpoint",
+      R"(Starts the job's servers with the rows of a checkpoint, and one worker that scores all rows of
+--data or, without --data, the held-out rows of the job's data. Trains nothing.
+
+PATH is a checkpoint's folder, such as RUN_DIR/step-999; or a run directory:
+its newest whole checkpoint; or RUN_DIR/best: the checkpoint of the best evaluation. JOB may be left
+out if the checkpoint lies in a run directory, which has the job. The job's model must be the
+checkpoint's: if not, the error names the difference, and the exit code is 2.
+
+examples:
+  thermocline eval --checkpoint runs/r
+  thermocline eval job.textproto --checkpoint PATH --data day_23.gz --servers 4 --json)");
+  AddValue(command, "--checkpoint", &flags->checkpoint, "PATH",
+           "the checkpoint's folder, or a run directory")
+      ->required();
+  AddJobFlags(command, flags.get(), false,
+              "default: one that is removed at the end; must hold no files");
+  command->add_flag("--json", flags->json,
+                    "prints the result as JSON; progress goes to standard error");
+  OnCommand(command, action, RunEval, flags);
 }
 
 }  // namespace thermocline

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -13,7 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/disk/file_list.h"
 #include "common/job/job_loader.h"
-#include "deploy/cli/command_line.h"
+#include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/inspect/inspection.h"
 #include "deploy/inspect/job_draft.h"
@@ -24,6 +25,18 @@ namespace thermocline {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+struct InspectFlags {
+  std::vector<std::string> paths;
+  std::string job;  // the file to write
+  std::string label;
+  std::string positive;  // separated by commas
+  std::string columns;   // separated by commas
+  std::string separator;
+  int64_t max_rows = 0;  // 0: all
+  bool json = false;
+  std::string bin_dir;
+};
 
 absl::StatusOr<InspectionRequest> RequestOf(const InspectFlags& flags) {
   InspectionRequest request;
@@ -84,8 +97,6 @@ absl::StatusOr<Json> Inspect(const InspectFlags& flags, int fd, SignalWatch* sig
   return figures;
 }
 
-}  // namespace
-
 int RunInspect(const InspectFlags& flags) {
   SignalWatch signals;  // before anything starts a thread
   const auto fail = [&](const absl::Status& why) {
@@ -118,6 +129,45 @@ int RunInspect(const InspectFlags& flags) {
             absl::StrCat("job file: ", flags.job, "; next: thermocline train ", flags.job, "\n"));
   }
   return signals.stop_requests() > requests ? kExitFailed : kExitDone;
+}
+
+}  // namespace
+
+void AddInspect(CLI::App* app, Action* action) {
+  const auto flags = std::make_shared<InspectFlags>();
+  CLI::App* command = AddCommand(
+      app, "inspect", "says what is in a log, and drafts a first job file for it",
+      R"(Reads every row once, in bounded memory, and guesses how the files are written: separator,
+header, quotes; what type each column has, and what it is good for: label, feature, time. Prints
+distinct values (exact up to 131,072 a column; beyond that an estimate, with two standard
+deviations), missing values, skew, the range and moments of numbers, the rate of the label, and
+what the tables would take. FILE is a file of text (plain, .gz or .zst) or Parquet, a folder, a
+pattern, each here or as s3://BUCKET/KEY (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, ... say where), or a
+folder of npy files; several are read as one.
+
+--job writes a job file that trains as it is, with comments on what was guessed. It overwrites
+nothing. A label that is wrongly guessed is named with --label.
+
+examples:
+  thermocline inspect train.csv.gz
+  thermocline inspect 'logs/day-*.tsv' --label buy --job first.textproto
+  thermocline inspect events.csv --columns user,item,event,time --label event --positive cart,buy
+  thermocline inspect train.csv --json > figures.json)");
+  AddValue(command, "FILE", &flags->paths, "PATH", "the log")->required();
+  AddValue(command, "--job", &flags->job, "FILE", "writes a job file for the log");
+  AddValue(command, "--label", &flags->label, "NAME", "the column of the label");
+  AddValue(command, "--positive", &flags->positive, "TEXT,TEXT",
+           "the label's texts that are a 1; all others are a 0");
+  AddValue(command, "--columns", &flags->columns, "NAME,NAME",
+           "the columns' names; the files have no header then");
+  AddValue(command, "--separator", &flags->separator, "C",
+           "the character between columns; \\t is a tab");
+  AddValue(command, "--rows", &flags->max_rows, "N", "reads the first N rows alone")
+      ->transform(WholeNumber(1, int64_t{1} << 40));
+  command->add_flag("--json", flags->json,
+                    "prints the figures as JSON; progress goes to standard error");
+  AddValue(command, "--bin-dir", &flags->bin_dir, "DIR", "the folder of thermocline-inspect");
+  OnCommand(command, action, RunInspect, flags);
 }
 
 }  // namespace thermocline

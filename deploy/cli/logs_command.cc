@@ -24,8 +24,8 @@
 #include "common/job/resolved_job.h"
 #include "common/net/rpc.h"
 #include "common/net/tls_files.h"
+#include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
-#include "deploy/cli/host_commands.h"
 #include "deploy/nodes/node_processes.h"
 #include "deploy/processes/child_process.h"
 #include "deploy/processes/local_processes.h"
@@ -37,6 +37,14 @@ namespace thermocline {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+struct LogsFlags {
+  std::string run_dir;
+  std::string process;  // "server-0"; "": all
+  int64_t lines = 100;
+  bool follows = false;
+  TlsFiles tls;
+};
 
 constexpr int kLogTimeoutS = 20;
 constexpr absl::Duration kFollowPeriod = absl::Milliseconds(100);
@@ -83,7 +91,7 @@ absl::StatusOr<Logs> FindLogs(const LogsFlags& flags) {
                {},
                nullptr};
   if (controller.empty()) return logs;
-  logs.tls = {flags.tls_certificate, flags.tls_private_key, flags.tls_ca};
+  logs.tls = flags.tls;
   if (logs.tls.empty()) logs.tls = TlsFilesOf(job.cluster().tls(), Role::kReader);
   ASSIGN_OR_RETURN(const auto credentials, MakeChannelCredentials(logs.tls));
   logs.stub = Controller::NewStub(OpenChannel(controller, credentials, kDefaultMaxMessageBytes));
@@ -308,8 +316,6 @@ absl::Status Follow(const Logs& logs, SignalWatch* signals) {
   }
 }
 
-}  // namespace
-
 int RunLogs(const LogsFlags& flags) {
   std::optional<SignalWatch> signals;  // before anything starts a thread
   if (flags.follows) signals.emplace();
@@ -317,6 +323,31 @@ int RunLogs(const LogsFlags& flags) {
   if (!logs.ok()) return Complain(logs.status().message(), kExitUsage);
   const absl::Status shown = flags.follows ? Follow(*logs, &*signals) : ShowLast(*logs);
   return shown.ok() ? kExitDone : Complain(shown.message(), kExitUsage);
+}
+
+}  // namespace
+
+void AddLogs(CLI::App* app, Action* action) {
+  const auto flags = std::make_shared<LogsFlags>();
+  CLI::App* command = AddCommand(
+      app, "logs", "shows the logs of a job's processes",
+      R"(Prints the last lines of the log of a process, such as server-0 or worker-2, or of each process of
+the run. Of a job over several hosts they come from the host through the controller; when the job
+has ended, the command says on which host the log is, and where.
+
+With --follow it goes on with what they write, wherever they run, until the job ends or Ctrl-C comes.
+
+examples:
+  thermocline logs runs/r
+  thermocline logs /shared/run server-0 --lines 1000
+  thermocline logs /shared/run worker-2 --follow)");
+  AddValue(command, "RUN_DIR", &flags->run_dir, "DIR", "the run directory")->required();
+  AddValue(command, "PROCESS", &flags->process, "PROCESS", "default: all");
+  AddValue(command, "--lines", &flags->lines, "N", "how many; default: 100")
+      ->check(WholeNumber(1, 10000));
+  command->add_flag("--follow", flags->follows, "shows what comes as well, until the job ends");
+  AddTlsFlags(command, &flags->tls);
+  OnCommand(command, action, RunLogs, flags);
 }
 
 }  // namespace thermocline

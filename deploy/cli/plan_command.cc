@@ -1,7 +1,7 @@
 // thermocline plan: what a job will need, beside what this machine has.
 #include <unistd.h>
 
-#include "deploy/cli/command_line.h"
+#include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/data_figures.h"
 #include "deploy/cli/run_setup.h"
@@ -9,6 +9,13 @@
 #include "deploy/plan/machine.h"
 
 namespace thermocline {
+namespace {
+
+struct PlanFlags : JobFlags {
+  FiguresFlags figures;
+  double samples_per_s = 0;  // 0: not known
+  bool json = false;
+};
 
 int RunPlan(const PlanFlags& flags) {
   SignalWatch signals;  // before anything starts a thread
@@ -16,11 +23,10 @@ int RunPlan(const PlanFlags& flags) {
     ReportFailure(why.message(), &signals);
     return absl::IsUnavailable(why) || absl::IsCancelled(why) ? kExitFailed : kExitUsage;
   };
-  const FiguresFlags from = {flags.figures, flags.scan, flags.bin_dir};
-  if (const absl::Status given = CheckFiguresFlags(from); !given.ok()) return fail(given);
   const auto job = LoadJobOf(flags);
   if (!job.ok()) return fail(job.status());
-  const auto figures = FiguresOf(*job, from, flags.json ? STDERR_FILENO : STDOUT_FILENO, &signals);
+  const auto figures = FiguresOf(*job, flags.figures, flags.bin_dir,
+                                 flags.json ? STDERR_FILENO : STDOUT_FILENO, &signals);
   if (!figures.ok()) return fail(figures.status());
   PlanInputs inputs;
   if (figures->has_value()) inputs.figures = &**figures;
@@ -36,6 +42,36 @@ int RunPlan(const PlanFlags& flags) {
                         : RenderPlan(*job, *plan, machine));
   const bool fits = Fits(*job, *plan, machine);
   return fits && signals.stop_requests() == requests ? kExitDone : kExitFailed;
+}
+
+}  // namespace
+
+void AddPlan(CLI::App* app, Action* action) {
+  const auto flags = std::make_shared<PlanFlags>();
+  CLI::App* command = AddCommand(
+      app, "plan", "says what a job will need of memory, disk and network",
+      R"(Computes, without running the job, what its servers and workers will need of memory (rows,
+optimizer state, index, pushes that wait, checkpoints), of device memory, of disk (checkpoints,
+push logs, RocksDB) and of bytes on the network in a step, beside what this machine has.
+
+How many rows the tables will have is known from --figures (what `inspect --json` has printed for
+the job's data), from --scan (which reads the data now), or from `buckets` and the like in the job.
+Without these the plan lacks those tables, and says so. Exit code 1: the job does not fit.
+
+examples:
+  thermocline inspect train.csv --json > figures.json
+  thermocline plan job.textproto --figures figures.json --servers 4
+  thermocline plan job.textproto --scan --samples-per-s 100000)");
+  AddJobFlags(command, flags.get(), true, nullptr);
+  CLI::Option* figures = AddValue(command, "--figures", &flags->figures.file, "FILE",
+                                  "what inspect --json has printed");
+  RefuseBoth(figures, command->add_flag("--scan", flags->figures.scan,
+                                        "reads the job's data first, as inspect does"));
+  AddValue(command, "--samples-per-s", &flags->samples_per_s, "N",
+           "the speed of training, for the network's bytes per second");
+  command->add_flag("--json", flags->json,
+                    "prints the plan as JSON; progress goes to standard error");
+  OnCommand(command, action, RunPlan, flags);
 }
 
 }  // namespace thermocline

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -18,7 +19,7 @@
 #include "common/job/job_loader.h"
 #include "deploy/checkpoints/checkpoint_match.h"
 #include "deploy/cli/checkpoint_path.h"
-#include "deploy/cli/command_line.h"
+#include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/job_files.h"
 #include "deploy/cli/run_setup.h"
@@ -31,6 +32,18 @@ namespace thermocline {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+struct PredictFlags {
+  std::string checkpoint, data, out;
+  std::string job;                   // a job file, instead of the checkpoint's job
+  std::vector<std::string> set;      // "FIELD=VALUE"
+  std::vector<std::string> columns;  // written beside the scores
+  std::optional<std::string> max_bad_lines;
+  std::string memory = "1GiB";
+  bool logits = false;
+  bool force = false;
+  std::string bin_dir;
+};
 
 struct Prediction {
   Job job;
@@ -145,8 +158,6 @@ std::string Describe(const Prediction& prediction, const PredictFlags& flags, co
   return absl::StrCat(text, "scores: ", flags.out, "\n");
 }
 
-}  // namespace
-
 int RunPredict(const PredictFlags& flags) {
   SignalWatch signals;  // before anything starts a thread
   const Stopwatch watch;
@@ -166,6 +177,53 @@ int RunPredict(const PredictFlags& flags) {
   }
   out.Write(Describe(*prediction, flags, *result, watch.Elapsed()));
   return kExitDone;
+}
+
+}  // namespace
+
+void AddPredict(CLI::App* app, Action* action) {
+  const auto flags = std::make_shared<PredictFlags>();
+  CLI::App* command = AddCommand(
+      app, "predict", "writes a score for each row of a file",
+      R"(Scores all rows of the data with a checkpoint, without servers, in bounded memory and in the order
+of the rows. The scores have the same bits as those of `eval`. The data need no labels: the column,
+or npy file, of labels may be missing.
+
+PATH is a checkpoint as for `eval`. It holds its job, which says how the data are read; --job names
+another job file with the same model.
+
+The end of OUT says how the scores are written. They are probabilities, or logits with --logits.
+  .csv   a header; then row (counted from 0), label (where the data have one), the columns of
+         --column, score
+  .npy   float32, one for each row; NaN for a malformed one
+  .parquet  the columns of .csv, where the build has Arrow
+OUT appears when all is written. A malformed line is an error, which names it; up to --max-bad-lines
+of them are left out: their numbers are missing in `row`.
+
+examples:
+  thermocline predict --checkpoint runs/r --data day_24.gz --out scores.csv
+  thermocline predict --checkpoint runs/r/best --data today.csv --column user,item --out s.csv)");
+  AddValue(command, "--checkpoint", &flags->checkpoint, "PATH",
+           "the checkpoint's folder, or a run directory")
+      ->required();
+  AddValue(command, "--data", &flags->data, "PATH", "the rows to score")->required();
+  AddValue(command, "--out", &flags->out, "OUT", "the file to write")->required();
+  AddValue(command, "--job", &flags->job, "FILE", "a job file, instead of the checkpoint's job");
+  AddValue(command, "--column", &flags->columns, "NAMES",
+           "columns of the data that are written beside the scores: user,item")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  AddValue(command, "--max-bad-lines", &flags->max_bad_lines, "N",
+           "malformed lines that may be left out, instead of data.max_bad_lines");
+  AddValue(command, "--memory", &flags->memory, "SIZE",
+           "for rows of the checkpoint and batches that wait for them; default 1GiB");
+  command->add_flag("--logits", flags->logits, "writes logits, not probabilities");
+  command->add_flag("--force", flags->force, "replaces an existing file OUT");
+  AddValue(command, "--set", &flags->set, "FIELD=VALUE",
+           "changes a field of the job: --set device=CPU (may be repeated)")
+      ->allow_extra_args(false);
+  AddValue(command, "--bin-dir", &flags->bin_dir, "DIR", "the folder of thermocline-predict");
+  OnCommand(command, action, RunPredict, flags);
 }
 
 }  // namespace thermocline

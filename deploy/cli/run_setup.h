@@ -2,18 +2,45 @@
 #ifndef THERMOCLINE_DEPLOY_CLI_RUN_SETUP_H_
 #define THERMOCLINE_DEPLOY_CLI_RUN_SETUP_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/checkpoint/checkpoint_store.h"
-#include "deploy/cli/command_line.h"
 #include "deploy/processes/run_directory.h"
 #include "deploy/runner/job_runner.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {
+
+// The flags that name a job and change it. An empty text means that its flag was not given.
+struct JobFlags {
+  std::string job;                                    // the job file
+  std::optional<std::string> data, servers, workers;  // values for fields of the job
+  std::vector<std::string> set;                       // "FIELD=VALUE"
+  std::vector<std::string> clear;                     // "FIELD"
+  bool insecure = false;
+  std::string bin_dir;
+  std::string run_dir;
+};
+
+struct TrainFlags : JobFlags {
+  bool resume = false;
+  std::string resume_from;
+  bool restarted = false;
+  bool other_data = false;
+  bool or_begin = false;
+  std::string init_from;
+  int64_t nodes = 0;   // 0: on this machine
+  std::string listen;  // for nodes
+};
+
+struct EvalFlags : JobFlags {
+  std::string checkpoint;
+  bool json = false;
+};
 
 struct RunSetup {
   Job job;

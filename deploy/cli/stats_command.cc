@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -17,7 +18,7 @@
 #include "common/job/job_loader.h"
 #include "common/job/resolved_job.h"
 #include "common/net/control_client.h"
-#include "deploy/cli/command_line.h"
+#include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/processes/run_directory.h"
 #include "deploy/report/format.h"
@@ -30,6 +31,15 @@ namespace thermocline {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+struct StatsFlags {
+  std::vector<std::string> addresses;
+  std::string run_dir;
+  bool watch = false;
+  int64_t interval_s = 1;
+  bool json = false;
+  TlsFiles tls;
+};
 
 constexpr absl::Duration kTimeout = absl::Seconds(5);
 
@@ -94,7 +104,7 @@ absl::StatusOr<std::string> RunDirectoryOf(const StatsFlags& flags) {
 
 absl::StatusOr<Targets> TargetsOf(const StatsFlags& flags, const std::string& run_dir) {
   Targets targets;
-  targets.tls = {flags.tls_certificate, flags.tls_private_key, flags.tls_ca};
+  targets.tls = flags.tls;
   targets.servers = flags.addresses;
   if (!run_dir.empty()) RETURN_IF_ERROR(AddRunDirectory(run_dir, &targets));
   return targets;
@@ -274,8 +284,6 @@ int ShowEnded(const std::string& run_dir, bool as_json, bool one_line) {
   return done ? kExitDone : kExitFailed;
 }
 
-}  // namespace
-
 int RunStats(const StatsFlags& flags) {
   const auto run_dir = RunDirectoryOf(flags);
   if (!run_dir.ok()) return Complain(run_dir.status().message(), kExitUsage);
@@ -306,6 +314,36 @@ int RunStats(const StatsFlags& flags) {
     if (std::ferror(stdout)) return kExitDone;
     absl::SleepFor(absl::Seconds(flags.interval_s));
   }
+}
+
+}  // namespace
+
+void AddStats(CLI::App* app, Action* action) {
+  const auto flags = std::make_shared<StatsFlags>();
+  CLI::App* command = AddCommand(
+      app, "stats", "shows what servers and workers are doing",
+      R"(Asks the servers at the addresses, or the servers and workers of a run directory; by default those
+of the latest run under runs/. Shows rows and memory, keys pulled and pushed, latencies, held pulls,
+duplicates and staleness. If the run has ended, shows its result and the last stats of its
+processes. Exit code 1 if a server does not answer, or the run ended without a result.
+
+examples:
+  thermocline stats 127.0.0.1:40001 127.0.0.1:40002
+  thermocline stats --run-dir runs/quickstart-20240101-120000 --watch
+  thermocline stats --json | jq '.servers[].stats.tables[].rows')");
+  AddValue(command, "ADDRESS", &flags->addresses, "HOST:PORT", "servers to ask");
+  AddValue(command, "--run-dir", &flags->run_dir, "DIR", "the servers and workers of this run");
+  command->add_flag("--watch", flags->watch, "repeats, until the run ends or Ctrl-C");
+  AddValue(command, "--interval", &flags->interval_s, "SECONDS",
+           "the pause between repetitions of --watch; default 1")
+      ->transform(WholeNumber(1, 3600));
+  command->add_flag("--json", flags->json,
+                    "prints JSON (proto/parameter_server.proto); one line each time with --watch");
+  AddValue(command, "--tls-certificate", &flags->tls.certificate, "FILE", "to show (PEM)");
+  AddValue(command, "--tls-private-key", &flags->tls.private_key, "FILE", "its key (PEM)");
+  AddValue(command, "--tls-ca", &flags->tls.ca, "FILE",
+           "the authority that signed the servers' certificates (PEM)");
+  OnCommand(command, action, RunStats, flags);
 }
 
 }  // namespace thermocline

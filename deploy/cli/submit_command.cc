@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -21,12 +22,11 @@
 #include "common/disk/file_list.h"
 #include "common/job/resolved_job.h"
 #include "common/net/tls_files.h"
+#include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/data_figures.h"
-#include "deploy/cli/host_commands.h"
 #include "deploy/cli/job_certificates.h"
 #include "deploy/cli/run_setup.h"
-#include "deploy/cli/submit_flags.h"
 #include "deploy/engines/engine.h"
 #include "deploy/engines/scripts.h"
 #include "deploy/plan/job_plan.h"
@@ -43,8 +43,148 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+struct SubmitFlags : JobFlags {
+  std::string engine;  // "slurm", "ssh"
+  int64_t nodes = 0;   // 0: as many as --hosts
+  std::vector<std::string> hosts;
+  std::string controller;  // one of --hosts; "": this machine
+  bool resume = false, write_only = false, detach = false;
+  std::string partition, account, time;
+  int64_t notice_s = 0;  // 0: the default
+  std::vector<std::string> sbatch;
+  std::string memory;
+  FiguresFlags figures;
+  int64_t cores = 0;  // 0: as the job needs
+  int64_t gpus = -1;  // -1: as the job needs
+  int64_t port = 0;   // 0: the engine's default
+  std::string node_dir, program;
+};
+
 constexpr absl::Duration kLogPeriod = absl::Milliseconds(300);
 constexpr int64_t kNoticeSeconds = 300;  // The default of --notice.
+
+// ------------------------------------------------------------------------------------------------
+// What a submission was given on the command line, kept in RUN_DIR/submit/flags.json, so that the
+// next one of the run needs to name only what changes.
+
+constexpr char kFlagsFile[] = "submit/flags.json";
+constexpr char kFolder[] = "folder";
+
+template <typename Value>
+struct Named {
+  const char* name;
+  Value SubmitFlags::*value;
+};
+
+// The flags of the engine. One with the value of a new SubmitFlags was not given.
+constexpr Named<std::string> kTexts[] = {
+    {"partition", &SubmitFlags::partition}, {"account", &SubmitFlags::account},
+    {"time", &SubmitFlags::time},           {"memory", &SubmitFlags::memory},
+    {"node-dir", &SubmitFlags::node_dir},   {"program", &SubmitFlags::program}};
+constexpr Named<int64_t> kNumbers[] = {{"notice", &SubmitFlags::notice_s},
+                                       {"cores", &SubmitFlags::cores},
+                                       {"gpus", &SubmitFlags::gpus},
+                                       {"port", &SubmitFlags::port}};
+constexpr Named<std::optional<std::string>> kJobFields[] = {{"data", &SubmitFlags::data},
+                                                            {"servers", &SubmitFlags::servers},
+                                                            {"workers", &SubmitFlags::workers}};
+constexpr Named<std::vector<std::string>> kJobChanges[] = {{"set", &SubmitFlags::set},
+                                                           {"clear", &SubmitFlags::clear}};
+
+template <typename Value>
+void Take(const Json& kept, const char* name, Value* value) {
+  if (*value == Value() && kept.contains(name)) *value = kept.at(name).get<Value>();
+}
+
+void TakeOfEngine(const Json& kept, SubmitFlags* flags) {
+  if (flags->hosts.empty()) {
+    Take(kept, "hosts", &flags->hosts);
+    Take(kept, "nodes", &flags->nodes);
+    Take(kept, "controller", &flags->controller);
+  }
+  Take(kept, "sbatch", &flags->sbatch);
+  Take(kept, "figures", &flags->figures.file);
+  for (const auto& [name, value] : kTexts) Take(kept, name, &(flags->*value));
+  for (const auto& [name, value] : kNumbers) {
+    if (flags->*value == SubmitFlags().*value && kept.contains(name)) {
+      flags->*value = kept.at(name).get<int64_t>();
+    }
+  }
+}
+
+void TakeOfJob(const Json& kept, SubmitFlags* flags) {
+  for (const auto& [name, value] : kJobFields) {
+    if (!(flags->*value).has_value() && kept.contains(name)) {
+      flags->*value = kept.at(name).get<std::string>();
+    }
+  }
+  for (const auto& [name, value] : kJobChanges) {
+    // What is given now comes last, and so wins.
+    if (!kept.contains(name)) continue;
+    auto all = kept.at(name).get<std::vector<std::string>>();
+    all.insert(all.end(), (flags->*value).begin(), (flags->*value).end());
+    flags->*value = std::move(all);
+  }
+}
+
+// Errors: those of RunDirectory::Write
+absl::Status KeepFlags(const SubmitFlags& flags, const RunDirectory& directory) {
+  std::error_code error;
+  Json kept = {{"engine", flags.engine},
+               {"hosts", flags.hosts},
+               {"nodes", flags.nodes},
+               {"controller", flags.controller},
+               {"sbatch", flags.sbatch},
+               {"figures", flags.figures.file},
+               {"bin-dir", AbsolutePath(flags.bin_dir)},
+               {"insecure", flags.insecure},
+               {kFolder, std::filesystem::current_path(error).string()}};
+  for (const auto& [name, value] : kTexts) kept[name] = flags.*value;
+  for (const auto& [name, value] : kNumbers) kept[name] = flags.*value;
+  for (const auto& [name, value] : kJobFields) {
+    if ((flags.*value).has_value()) kept[name] = *(flags.*value);
+  }
+  for (const auto& [name, value] : kJobChanges) kept[name] = flags.*value;
+  return directory.Write(kFlagsFile, kept.dump(2) + "\n");
+}
+
+// Fills in what `flags` leaves out, where it goes on with a run (--resume) or submits one again
+// that has never begun (no JOB): the latter with its job file, all that changed it, and the folder
+// that its relative paths begin at, which becomes this process's. Hosts that are named anew take
+// the place of the kept ones, of their number and of the controller's; another engine takes nothing
+// of the kept one. OK where nothing is kept. Errors: kFailedPrecondition (there is no such folder),
+// kDataLoss, kUnavailable
+absl::Status TakeKeptFlags(SubmitFlags* flags) {
+  if (flags->run_dir.empty() || (!flags->resume && !flags->job.empty())) return absl::OkStatus();
+  flags->run_dir = AbsolutePath(flags->run_dir);
+  const std::string path = absl::StrCat(flags->run_dir, "/", kFlagsFile);
+  std::ifstream file(path);
+  if (!file && errno == ENOENT) return absl::OkStatus();
+  if (!file) {
+    return absl::UnavailableError(absl::StrCat("can't read ", path, ": ", std::strerror(errno)));
+  }
+  const Json kept = Json::parse(file, nullptr, false);
+  try {
+    const std::string engine = kept.at("engine").get<std::string>();
+    if (flags->engine.empty()) flags->engine = engine;
+    if (flags->engine == engine) TakeOfEngine(kept, flags);
+    Take(kept, "bin-dir", &flags->bin_dir);
+    if (!flags->insecure) flags->insecure = kept.at("insecure").get<bool>();
+    if (flags->resume) return absl::OkStatus();
+    TakeOfJob(kept, flags);
+    flags->job = SubmitFolder(flags->run_dir) + "/job.textproto";
+    std::error_code error;
+    const std::string folder = kept.at(kFolder).get<std::string>();
+    std::filesystem::current_path(folder, error);
+    if (!error) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("the job was submitted in the folder ", folder, ": ", error.message()));
+  } catch (const Json::exception& error) {
+    return absl::DataLossError(absl::StrCat(path, " can't be read: ", error.what()));
+  }
+}
+
+// ------------------------------------------------------------------------------------------------
 
 struct Prepared {
   std::string engine;
@@ -210,8 +350,8 @@ absl::StatusOr<Prepared> Prepare(SubmitFlags flags, SignalWatch* signals) {
   submission.port = static_cast<uint32_t>(flags.port);
   submission.node_dir = AbsolutePath(flags.node_dir);
   submission.folder = fs::current_path().string();
-  ASSIGN_OR_RETURN(const auto figures, FiguresOf(job, {flags.figures, flags.scan, flags.bin_dir},
-                                                 STDOUT_FILENO, signals));
+  ASSIGN_OR_RETURN(const auto figures,
+                   FiguresOf(job, flags.figures, flags.bin_dir, STDOUT_FILENO, signals));
   ASSIGN_OR_RETURN(submission.needs, NeedsOf(flags, job, hosts, figures, &notices));
   std::error_code error;
   submission.program = flags.program.empty() ? ThisProgram() : flags.program;
@@ -231,7 +371,7 @@ absl::StatusOr<Prepared> Prepare(SubmitFlags flags, SignalWatch* signals) {
   RETURN_IF_ERROR(directory.Write("submit/job.textproto", job_text));
   submission.train_flags = TrainFlagsOf(flags, directory.File("submit/job.textproto"));
   if (figures.has_value()) {
-    kept.figures = directory.File("submit/figures.json");
+    kept.figures.file = directory.File("submit/figures.json");
     RETURN_IF_ERROR(directory.Write("submit/figures.json", figures->dump() + "\n"));
   }
   RETURN_IF_ERROR(KeepFlags(kept, directory));
@@ -339,8 +479,6 @@ int Follow(const EngineJob& job, uint64_t log_begin, SignalWatch* signals) {
   return is_done ? kExitDone : kExitFailed;
 }
 
-}  // namespace
-
 int RunSubmit(const SubmitFlags& flags) {
   SignalWatch signals;  // before anything starts a thread
   const auto prepared = Prepare(flags, &signals);
@@ -372,6 +510,80 @@ int RunSubmit(const SubmitFlags& flags) {
               job->engine.c_str(), job->job.c_str(), job->hosts, job->run_dir.c_str());
   std::fflush(stdout);
   return flags.detach ? kExitDone : Follow(*job, log_begin, &signals);
+}
+
+void AddSlurmFlags(CLI::App* command, SubmitFlags* flags) {
+  AddValue(command, "--partition", &flags->partition, "NAME", "Slurm: of the cluster");
+  AddValue(command, "--account", &flags->account, "NAME", "Slurm: that pays");
+  AddValue(command, "--time", &flags->time, "TIME",
+           "Slurm: the walltime, as of sbatch: 2-00:00:00");
+  AddValue(command, "--notice", &flags->notice_s, "SECONDS",
+           "Slurm: how long before the walltime the job writes a checkpoint and goes back into the "
+           "queue; default 300")
+      ->transform(WholeNumber(10, 65535));
+  AddValue(command, "--sbatch", &flags->sbatch, "FLAG",
+           "Slurm: a further flag of sbatch: --sbatch=--constraint=avx2 (may be repeated)")
+      ->allow_extra_args(false);
+  AddValue(command, "--memory", &flags->memory, "SIZE",
+           "Slurm: of each host; default: as `plan` finds, or all where rows are not known");
+  const CLI::Option* scan = command->add_flag(
+      "--scan", flags->figures.scan,
+      "Slurm: reads the data first, as `plan --scan`, for the rows of the tables");
+  RefuseBoth(AddValue(command, "--figures", &flags->figures.file, "FILE",
+                      "Slurm: what `inspect --json` has printed of the data, instead of --scan"),
+             scan);
+  AddValue(command, "--cores", &flags->cores, "N",
+           "Slurm: of each host; default: the job's threads, or all where the job leaves them open")
+      ->transform(WholeNumber(1, 4096));
+  AddValue(command, "--gpus", &flags->gpus, "N",
+           "Slurm: of each host; default: one a worker, with device: CUDA")
+      ->transform(WholeNumber(0, 64));
+}
+
+}  // namespace
+
+void AddSubmit(CLI::App* app, Action* action) {
+  const auto flags = std::make_shared<SubmitFlags>();
+  CLI::App* command = AddCommand(
+      app, "submit", "gives a job to Slurm, or to a list of hosts over ssh, and follows it",
+      R"(Writes a script to RUN_DIR/submit that runs the controller of the job (`thermocline train --nodes`)
+and an agent on each host (`thermocline node`), and hands it to the engine. All hosts must see the
+run directory, the data and this program at the same paths. Shows the job's progress until it ends;
+Ctrl-C ends that, not the job (`thermocline stop RUN_DIR`).
+
+slurm: before the walltime, and at a preemption, the job writes a checkpoint and goes back into the
+queue; started again it goes on where it was. ssh: needs ssh to each host without a password.
+
+examples:
+  thermocline submit job.textproto --engine slurm --nodes 4 --run-dir /shared/runs/a --time 8:00:00
+  thermocline submit job.textproto --engine ssh --hosts a1,a2,a3 --run-dir /shared/runs/b
+  thermocline submit job.textproto --engine slurm --nodes 4 --write-only
+  thermocline submit --resume --run-dir /shared/runs/a --nodes 6
+  thermocline submit --run-dir /shared/runs/a    # again, one that was stopped before it began)");
+  AddJobFlags(command, flags.get(), true, "that all hosts see; default: runs/NAME-TIME");
+  AddValue(command, "--engine", &flags->engine, "ENGINE", "slurm or ssh");
+  AddValue(command, "--nodes", &flags->nodes, "N", "on how many hosts; ssh: default all of --hosts")
+      ->transform(WholeNumber(1, 4096));
+  AddValue(command, "--hosts", &flags->hosts, "HOST,HOST", "ssh: the hosts, HOST or USER@HOST")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  AddValue(command, "--controller", &flags->controller, "HOST",
+           "ssh: the one of --hosts that the controller runs on; default: this machine");
+  command->add_flag("--resume", flags->resume,
+                    "goes on with the run in --run-dir, with the flags of its last submission "
+                    "unless others are given");
+  command->add_flag("--write-only", flags->write_only, "writes the script, and starts nothing");
+  command->add_flag("--detach", flags->detach, "does not wait for the job");
+  AddSlurmFlags(command, flags.get());
+  AddValue(command, "--port", &flags->port, "PORT",
+           "of the controller; default: slurm 20000 and the last four digits of the job's number, "
+           "ssh a free one from 20000 to 32000")
+      ->transform(WholeNumber(1, 65535));
+  AddValue(command, "--node-dir", &flags->node_dir, "DIR",
+           "of agents, on each host's own disk; default: one in /tmp");
+  AddValue(command, "--program", &flags->program, "PATH",
+           "of thermocline on the hosts; default: this one's");
+  OnCommand(command, action, RunSubmit, flags);
 }
 
 }  // namespace thermocline

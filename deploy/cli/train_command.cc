@@ -1,7 +1,8 @@
-// thermocline train: runs a job's servers and workers on this machine.
+// thermocline train: runs a job's servers and workers, on this machine or over several hosts.
 #include <unistd.h>
 
 #include <cstdio>
+#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -11,7 +12,7 @@
 #include "common/job/job_data.h"
 #include "common/job/resolved_job.h"
 #include "deploy/checkpoints/resume.h"
-#include "deploy/cli/command_line.h"
+#include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/hot_rows.h"
 #include "deploy/cli/run_setup.h"
@@ -90,8 +91,6 @@ int ReportOutcome(const RunSetup& setup) {
                   kExitFailed);
 }
 
-}  // namespace
-
 int RunTrain(const TrainFlags& flags) {
   SignalWatch signals;  // before anything starts a thread
   absl::StatusOr<RunSetup> setup = [&] {
@@ -140,6 +139,61 @@ int RunTrain(const TrainFlags& flags) {
   Console(STDOUT_FILENO, &signals).Write(text);
   if (!result->shortfall.ok()) return fail(result->shortfall);
   return signals.stop_requests() > requests ? kExitFailed : kExitDone;
+}
+
+}  // namespace
+
+void AddTrain(CLI::App* app, Action* action) {
+  const auto flags = std::make_shared<TrainFlags>();
+  CLI::App* command = AddCommand(
+      app, "train", "runs a job: servers and workers on this machine, or over several hosts",
+      R"(Runs the job that the file JOB describes (a message Job of proto/job.proto in protobuf's
+text format; deploy/jobs has examples) until the model is trained and evaluated. Ctrl-C stops it,
+with a checkpoint of what is trained; again, at once.
+
+The run directory gets the job as it was run (job.textproto), one log for each process,
+metrics.jsonl, worker-N.json, server_stats.json, summary.json, and the checkpoints.
+`thermocline stats --run-dir DIR` shows what the processes do and, after the run, their last stats.
+
+--resume goes on with a job that has checkpoints, however it was stopped, at the sample after its
+newest checkpoint. JOB may be left out. Another JOB, or flags, may change everything except what
+defines the samples of a step or the contents of a row (batch size, seed, tables, optimizers,
+features, how the data is read): servers, workers, passes, learning rate, cache and so on. The data
+have to be the same: the sizes of the files, and the bytes at their ends, in their order. Files may
+have been moved or renamed, and others may have been added behind them. --other-data goes on with
+other data all the same.
+
+--init-from begins a new run, from step 0 on, with the rows, optimizer state and dense parameters of
+another run's checkpoint: other data, rates, seed, servers and workers. Its path is as for `eval`.
+
+examples:
+  thermocline train deploy/jobs/criteo_kaggle.textproto --data train.txt
+  thermocline train job.textproto --data day_2.gz --init-from runs/day_1
+  thermocline train deploy/jobs/quickstart.textproto --servers 4 --workers 2
+  thermocline train job.textproto --set train.learning_rate.base=0.02 --set seed=7
+  thermocline train --resume --run-dir runs/quickstart-20240101-120000 --servers 8
+  thermocline train job.textproto --nodes 4 --listen 10.0.0.1:7070 --run-dir /shared/run)");
+  AddJobFlags(command, flags.get(), true,
+              "default: runs/NAME-TIME; without --resume it must hold no files");
+  command->add_flag("--resume", flags->resume, "goes on with the run in --run-dir");
+  AddValue(command, "--resume-from", &flags->resume_from, "NAME",
+           "resumes from this checkpoint (name or path, or \"best\"), not the newest");
+  command->add_flag("--restarted", flags->restarted,
+                    "--resume by an engine: only reports a job that has ended, and goes on with "
+                    "what is left of its limits");
+  command->add_flag("--other-data", flags->other_data,
+                    "resumes although the data are not those of the checkpoint");
+  command->add_flag("--or-begin", flags->or_begin,
+                    "with --resume or --restarted, of an engine's first submission: begins the job "
+                    "where its run directory has no job file yet");
+  AddValue(command, "--init-from", &flags->init_from, "PATH",
+           "begins with the model of another run's checkpoint: its path, or the run's");
+  AddValue(command, "--nodes", &flags->nodes, "N",
+           "runs the job over N hosts, on each of which `thermocline node` runs")
+      ->check(WholeNumber(1, 1000));
+  AddValue(command, "--listen", &flags->listen, "HOST:PORT",
+           "where nodes find this controller; with --nodes");
+  OnCommand(command, action, RunTrain, flags);
 }
 
 }  // namespace thermocline
