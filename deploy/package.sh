@@ -71,6 +71,6 @@ WRAPPER
 done
 cp deploy/jobs/*.textproto "$package/jobs/"
 cp "$built"/python/*.py "$package/python/"
-cp README.md "$package/"
+cp -r README.md CHANGELOG.md CONTRIBUTING.md docs "$package/"
 tar -C "$folder" --owner=0 --group=0 -czf "$out" "thermocline-$version"
 echo "$out: $(du -h "$out" | cut -f1)"

@@ -48,6 +48,45 @@ while read -r file; do
   fi
 done < <(sources)
 
+# Pages name what is there: a link leads to a file and its heading, a path to a file, a label to a target of Bazel's.
+pages() { git ls-files --cached --others --exclude-standard -- '*.md'; }
+# GitHub's anchor of each heading of a page: lower case, hyphens for spaces, no other punctuation.
+anchors() {
+  awk '/^```/ { code = !code } !code && /^#/' "$1" | sed -E 's/^#+ //' |
+    tr '[:upper:] ' '[:lower:]-' | tr -cd 'a-z0-9_\n-'
+}
+check_pages() {
+  local page found path target
+  local folders='(common|deploy|docs|kernels|proto|server|tests|third_party|worker)'
+  missing() {
+    echo "$page: there is no $1"
+    errors=$((errors + 1))
+  }
+  while read -r page; do
+    while read -r found; do
+      path=${found%%#*}
+      path=${path:+$(dirname "$page")/$path}
+      path=${path:-$page}
+      if [[ ! -e $path ]]; then
+        missing "file for the link ($found)"
+      elif [[ $found == *#* ]] && ! grep -qxF -- "${found#*#}" <(anchors "$path"); then
+        missing "heading for the link ($found)"
+      fi
+    done < <(grep -oE '\]\([^)]+\)' "$page" | sed 's/^](//; s/)$//' | grep -v '://' | sort -u)
+    while read -r found; do
+      [[ -e $found ]] || missing "$found"
+    done < <(grep -oE "(^|[^A-Za-z0-9_./-])$folders(/[a-z0-9_]+)+\.[a-z_]+" "$page" |
+      sed -E 's/^[^a-z]//' | sort -u)
+    while read -r found; do
+      path=${found#//}
+      target=${path#*:}
+      path=${path%:*}/BUILD.bazel
+      [[ -e $path ]] && { [[ $target == all ]] || grep -qF "\"$target\"" "$path"; } || missing "$found"
+    done < <(grep -oE '//[a-z0-9_/]+:[a-z0-9_]+' "$page" | sort -u)
+  done < <(pages)
+}
+check_pages
+
 if ((errors > 0)); then
   echo "$errors errors"
   exit 1

@@ -22,7 +22,7 @@ struct Rule {
   std::vector<Role> allowed;
 };
 
-// docs/operations.md has it as a table. What depends on more than the method's name is in the
+// docs/security.md has it as a table. What depends on more than the method's name is in the
 // handlers, by CheckRole: of a server's Pull, kind TRAIN is for workers; of Configure, what changes
 // anything is for the controller.
 const std::vector<Rule>& Rules() {

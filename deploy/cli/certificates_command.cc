@@ -51,7 +51,7 @@ void AddCertificates(CLI::App* app, Action* action) {
   CLI::App* command = AddCommand(
       app, "certificates", "makes the certificates of a job that brings its own",
       R"(Writes a certificate authority for the job NAME (ca.pem, ca.key), and a certificate with its key for
-each role: controller, server, worker, reader and node. What a role may do is in docs/operations.md.
+each role: controller, server, worker, reader and node. What a role may do is in docs/security.md.
 All processes may lie on this machine, or on the hosts named with --host. No file is overwritten.
 
 The job takes them with cluster { tls { directory: "DIR" } }. With cluster { tls { automatic: true } }

@@ -116,8 +116,10 @@ TEST(CommandLine, WhatIsSaidToBeSetCanBeSet) {
   for (const auto& command : kCommands) texts[absl::StrJoin(command, " ")] = Page(command);
   const std::string root =
       absl::StrCat(std::getenv("TEST_SRCDIR"), "/", std::getenv("TEST_WORKSPACE"));
-  for (const char* page : {"README.md", "docs/architecture.md", "docs/formats.md",
-                           "docs/cluster.md", "docs/operations.md", "docs/performance.md"}) {
+  for (const char* page :
+       {"README.md", "docs/architecture.md", "docs/checkpoints.md", "docs/cluster.md",
+        "docs/formats.md", "docs/operations.md", "docs/own-log.md", "docs/performance.md",
+        "docs/running.md", "docs/security.md", "docs/tables.md", "docs/troubleshooting.md"}) {
     std::ifstream file(absl::StrCat(root, "/", page));
     ASSERT_TRUE(file) << page;
     texts[page].assign(std::istreambuf_iterator<char>(file), {});

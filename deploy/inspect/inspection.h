@@ -23,7 +23,7 @@ struct InspectionRequest {
 };
 
 // `program`: as FindProgram returns it. Its last line has what it found as "figures"
-// (docs/operations.md).
+// (docs/own-log.md).
 ProgramCommand InspectionCommand(const std::string& program, const InspectionRequest& request);
 
 // `figures`: with suggestions. Lines of text, each ended.

@@ -28,7 +28,7 @@ absl::Status NodeTable::CheckAddress(const HostState& host) const {
       "host ", hello.host(), " says that it is at ", hello.address(), ", and connects from ",
       host.peer, ": the controller signs certificates for the address that a host connects from, ",
       "and no other. Let its agent reach the controller in the network of ", hello.address(),
-      " (--controller), or bring certificates (docs/operations.md, \"Security\")"));
+      " (--controller), or bring certificates (docs/security.md)"));
 }
 
 // A request of a process that this host was not told to run is never signed.

@@ -54,7 +54,7 @@ class alignas(64) ColumnScan {
   void AddNumber(double value);
   void AddKeys(absl::Span<const Key> keys);
 
-  // The object that `inspect --json` has for a column (docs/operations.md).
+  // The object that `inspect --json` has for a column (docs/own-log.md).
   nlohmann::ordered_json Figures() const;
 
  private:

@@ -28,7 +28,7 @@ struct InspectionOptions {
 // share: of the reading that is done.
 using OnInspected = std::function<void(int64_t rows, double share)>;
 
-// The figures as `thermocline inspect --json` prints them (docs/operations.md), without what the
+// The figures as `thermocline inspect --json` prints them (docs/own-log.md), without what the
 // launcher adds. Errors: kNotFound, kPermissionDenied, kInvalidArgument (no log, or files of
 // several kinds: says what is wrong with which), kDataLoss, kUnavailable, ObjectStore's; each names
 // the file.
