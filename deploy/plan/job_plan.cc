@@ -27,7 +27,7 @@ constexpr uint64_t kServerBytes = 40 << 20;
 constexpr uint64_t kWorkerBytes = 45 << 20;
 // What the driver takes for a process that uses a GPU: its context and the kernels; about.
 constexpr uint64_t kGpuContextBytes = uint64_t{500} << 20;
-// Host memory for a lookup in a batch that is planned ahead (docs/tables.md, "A cache beside the compute").
+// Host memory for a lookup in a batch that is planned ahead (docs/tables.md).
 constexpr uint64_t kPlannedLookupBytes = 64;
 // Batches between the reader and the end of their step, beside data.read_ahead_batches.
 constexpr uint64_t kStepsHeld = 8;
