@@ -1,4 +1,5 @@
-// One worker's slice of a global batch, as the reader hands it out, and where batches come from.
+// A batch: one worker's slice of a global batch, as the reader hands it out. And BatchSource, the
+// interface of the formats that batches are read from.
 #ifndef THERMOCLINE_WORKER_DATA_BATCH_H_
 #define THERMOCLINE_WORKER_DATA_BATCH_H_
 
@@ -16,7 +17,7 @@
 
 namespace thermocline {
 
-// The key of a categorical column that is empty in Criteo's text form.
+// The key of missing values: an empty text of a categorical column, for instance.
 inline constexpr Key kEmptyCategoryKey = ~Key{0};
 
 // Columns of the dense matrix are padded to a multiple of this, with zeros.
@@ -26,35 +27,35 @@ constexpr int PaddedDenseColumns(int num_dense) {
   return (num_dense + kDenseColumnsMultiple - 1) / kDenseColumnsMultiple * kDenseColumnsMultiple;
 }
 
-// The lookups of one feature: bag b is keys[offsets[b] .. offsets[b + 1]). Where it has weights,
-// the bag is pooled to the sum of weights times rows, also by a feature whose pooling is MEAN: the
-// reader has divided them.
+// The lookups of one feature: bag b is keys[offsets[b] .. offsets[b + 1]). With weights, a bag is
+// pooled to the sum of weights times rows, also where the feature's pooling is MEAN: the reader has
+// divided the weights already.
 struct FeatureLookups {
   UninitializedVector<Key> keys;         // [offsets[size]]
   UninitializedVector<int32_t> offsets;  // [size + 1], offsets[0] == 0
-  UninitializedVector<float> weights;    // [offsets[size]]; empty where the feature has none
+  UninitializedVector<float> weights;    // [offsets[size]]; empty if the feature has none
 };
 
-// A plain value that is used again and again: its vectors keep their capacity.
+// A plain value. Readers use batches again and again, so the vectors keep their capacity.
 struct Batch {
-  Step step;                   // The global batch, counted over all passes.
-  int size = 0;                // Samples here: this worker's slice. May be 0.
+  Step step;                   // The global batch's number, counted over all passes.
+  int size = 0;                // Samples of this worker's slice. May be 0.
   int64_t global_samples = 0;  // Rows of the whole global batch, over all workers.
-  uint32_t pass = 0;           // Over the data, from 0.
-  bool begins_pass = false;    // It has the first row of the data.
-  int64_t padding_ids = 0;     // That were left out of the bags.
+  uint32_t pass = 0;           // The pass over the data, from 0.
+  bool begins_pass = false;    // The global batch has the first row of the data.
+  int64_t padding_ids = 0;     // Ids that were left out of the bags, since they are padding.
   double progress = 0;         // Share of all the reading that is done with this batch, in (0, 1].
 
   int num_dense = 0;
   int dense_stride = 0;                  // PaddedDenseColumns(num_dense)
   UninitializedVector<float> dense;      // [size, dense_stride], columns from num_dense on are 0
   UninitializedVector<float> labels;     // [size], 0 or 1
-  UninitializedVector<float> weights;    // [size], 0 or more; empty where the job has none
+  UninitializedVector<float> weights;    // [size], 0 or more; empty if the job has none
   std::vector<uint64_t> groups;          // [size], equal where data.group is; {}: it is not set
   std::vector<FeatureLookups> features;  // In the job's order.
-  int64_t first_row = 0;                 // Of the slice, in its split, from 0.
+  int64_t first_row = 0;                 // The slice's first row in the split, from 0.
   std::vector<int64_t> left_out;         // Malformed rows of the slice, counted from its first.
-  std::vector<std::vector<std::string>> carried;  // [size] of each of DatasetOptions.
+  std::vector<std::vector<std::string>> carried;  // [DatasetOptions::carried_columns][size]
 
   absl::Span<const float> dense_row(int sample) const {  // [num_dense]
     return absl::MakeConstSpan(dense).subspan(static_cast<size_t>(sample) * dense_stride,
@@ -62,12 +63,12 @@ struct Batch {
   }
 };
 
-// What lies before the first batch that is handed out. Malformed lines count as samples: they were
-// not parsed.
+// How much comes before the first batch that is handed out. Malformed lines count as samples, since
+// they were not parsed.
 struct SkippedBatches {
   int64_t steps = 0;
-  uint64_t samples = 0;         // That this worker would have been handed.
-  uint64_t global_samples = 0;  // Of all workers.
+  uint64_t samples = 0;         // Samples of this worker's slices.
+  uint64_t global_samples = 0;  // Samples of all workers.
 };
 
 // Where a source begins that has a stretch of the training alone, such as a run of hot batches.
@@ -81,22 +82,23 @@ struct StretchPlace {
   SkippedBatches before;  // first_step
 };
 
-// Where batches come from: the reading and the parsing of a format, rows in order from a position,
-// which BatchReader runs on threads of its own. Implementations: TextSource, ParquetSource,
-// NpySource.
+// Reads and parses the rows of one split, in order, in one format. BatchReader runs it: one thread
+// reads, others parse. Implementations: TextSource, ParquetSource, NpySource; SampledSource, which
+// skips blocks of another source; KeptRows' source.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
 
-  // Starts the split from its first row. Called before each pass that is read, with its number.
+  // Goes back to the split's first row. Called before each pass that is read, with its number.
   virtual absl::Status Rewind(uint32_t pass) = 0;
 
-  // Reads up to `batch_size` rows; false (and no row) at the end of the pass. Sets everything in
-  // `raw` but the slice. Errors: kDataLoss, kNotFound, kInvalidArgument, each with the file.
+  // Reads up to `batch_size` rows. Returns false, and reads no row, at the end of the pass. Sets
+  // everything in `raw` but the slice. Errors: kDataLoss, kNotFound, kInvalidArgument; each names
+  // the file.
   virtual absl::StatusOr<bool> Read(int64_t batch_size, RawBatch* raw) = 0;
 
-  // Passes over up to `rows` rows without parsing them; fewer where the pass ends. Returns how
-  // many. Errors: as Read().
+  // Passes over up to `rows` rows without parsing them, fewer if the pass ends. Returns how many.
+  // Errors: Read()'s.
   virtual absl::StatusOr<int64_t> Skip(int64_t rows) = 0;
 
   // Fills size, dense, labels and features of `batch` from the slice of `raw`. Rows that can't be
@@ -104,17 +106,17 @@ class BatchSource {
   // Thread-safe, also against Read() into another RawBatch.
   virtual absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) = 0;
 
-  // Makes Read(), Skip() and Rewind() return kCancelled, soon also where they run already.
+  // Makes Read(), Skip() and Rewind() return kCancelled; calls that run already return it soon.
   // Thread-safe.
   virtual void Cancel() = 0;
 
-  // Why a row of `raw` can't be parsed. Thread-safe.
+  // Returns the error of a row of `raw` that can't be parsed. Thread-safe.
   virtual absl::Status DescribeBadRow(const RawBatch& raw, int64_t row) = 0;
 
-  // Whether a row that Parse() left out is none: a header that stands again. Thread-safe.
+  // Whether a row that Parse() left out is the header again, and so no bad row. Thread-safe.
   virtual bool IsHeader(const RawBatch&, int64_t) { return false; }
 
-  // Where a row of `raw` stands: file and line. Thread-safe.
+  // Returns where a row of `raw` comes from: file and line. Thread-safe.
   virtual std::string PlaceOf(const RawBatch& raw, int64_t row) = 0;
 };
 

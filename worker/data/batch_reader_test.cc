@@ -389,7 +389,7 @@ TEST(BatchReader, OneBadLineTooMany) {
   auto reader = MakeReader(&script, options);
   const Seen seen = ReadAll(reader.get());
   EXPECT_EQ(seen.rows.size(), 1u);
-  // Those of its batch are counted as well; later rows were not read.
+  // The bad rows of the same batch are counted as well; later rows were not read.
   EXPECT_EQ(seen.status,
             absl::InvalidArgumentError("bad row 15; data.max_bad_lines allows each worker 2 such "
                                        "lines, but worker 0 has met 4; the first was bad row 1"));

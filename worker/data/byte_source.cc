@@ -23,7 +23,7 @@ namespace thermocline {
 namespace {
 
 constexpr size_t kCompressedBufferBytes = 256 << 10;
-constexpr size_t kMagicBytes = 4;  // That tell compressed files from others.
+constexpr size_t kMagicBytes = 4;  // A file's first bytes that say how it is compressed.
 // zlib: 15 bits of window, and a gzip header and trailer around the data.
 constexpr int kGzipWindowBits = 15 + 16;
 constexpr int kRawWindowBits = -15;  // The deflated data alone.
@@ -75,7 +75,7 @@ class PlainSource : public ByteSource {
 
 class ObjectSource : public ByteSource {
  public:
-  // `head`: what was read of the stream already.
+  // `head` has the bytes of the stream that were read already.
   ObjectSource(std::unique_ptr<ObjectStream> stream, std::string head)
       : stream_(std::move(stream)), head_(std::move(head)) {}
 
@@ -108,7 +108,7 @@ class ObjectSource : public ByteSource {
   int64_t position_ = 0;
 };
 
-// What compressed sources share: the places where reading may begin again.
+// The base of compressed sources. It collects the places where reading may begin again.
 class CompressedSource : public ByteSource {
  public:
   CompressedSource(std::string path, std::unique_ptr<ByteSource> file)
@@ -122,7 +122,7 @@ class CompressedSource : public ByteSource {
   bool compressed() const override { return true; }
 
  protected:
-  // `offset`: of the text that was decompressed so far.
+  // Whether a point at byte `offset` of the text is far enough from the last one.
   bool WantsPoint(int64_t offset) const {
     return on_point_ != nullptr && offset - last_point_ >= every_bytes_;
   }
@@ -138,7 +138,7 @@ class CompressedSource : public ByteSource {
   const std::string path_;
   const std::unique_ptr<ByteSource> file_;
   std::vector<char> buffer_;
-  int64_t offset_ = 0;  // of the text at the begin of a Read, after it at its end
+  int64_t offset_ = 0;  // How many bytes of text all calls of Read have returned.
 
  private:
   int64_t every_bytes_ = 0;
@@ -201,7 +201,7 @@ class GzipSource : public CompressedSource {
  private:
   // What a match may refer to.
   static constexpr size_t kWindowBytes = 32 << 10;
-  static constexpr int kTrailerBytes = 8;  // Of a member: checksum and length.
+  static constexpr int kTrailerBytes = 8;  // A member ends with its checksum and its length.
 
   absl::Status Refill() {
     if (file_ended_) return absl::OkStatus();

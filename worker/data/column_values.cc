@@ -16,7 +16,7 @@ namespace {
 constexpr int kLog1pEntries = NumberReader::kLog1pEntries;
 double Log1p(double value) { return std::log1p(std::max(value, 0.0)); }
 
-// One for all columns, so that it stays in the nearest cache. [kLog1pEntries]
+// [kLog1pEntries] All columns share this table, so that it stays in the nearest cache.
 const float* Log1pTable() {
   static const std::array<float, kLog1pEntries>* const table = [] {
     auto* const values = new std::array<float, kLog1pEntries>;

@@ -1,4 +1,4 @@
-// What the text of one column becomes: a number, or keys. docs/formats.md has the arithmetic.
+// Turns the text of one column into a number, or into keys. docs/formats.md has the arithmetic.
 #ifndef THERMOCLINE_WORKER_DATA_COLUMN_VALUES_H_
 #define THERMOCLINE_WORKER_DATA_COLUMN_VALUES_H_
 
@@ -18,22 +18,22 @@
 
 namespace thermocline {
 
-// The key of a text: a hash of its bytes, never kEmptyCategoryKey.
+// Returns the key of a text: a hash of its bytes, never kEmptyCategoryKey.
 Key HashText(absl::string_view text);
 
-// `text` for a message: in quotes, escaped, cut to 40 bytes.
+// Returns `text` for a message: in quotes, escaped, cut to 40 bytes.
 std::string QuoteText(absl::string_view text);
 
-// Immutable.
+// Reads the numbers of a numeric feature, and transforms them. Immutable.
 class NumberReader {
  public:
   static constexpr int kLog1pEntries = 4096;
-  // REQUIRES: of a resolved, valid job
+  // REQUIRES: `numeric` is of a resolved, valid job
   explicit NumberReader(const Feature::Numeric& numeric, MissingNumbers missing_numbers = {});
 
-  // False: `text` is malformed.
+  // Returns false if `text` is malformed.
   bool Read(absl::string_view text, float* value) const {
-    // Up to three digits: most numbers of click logs.
+    // Most numbers of click logs have up to three digits.
     const size_t n = text.size();
     if (log1p_ != nullptr && n - 1 < 3) {
       static constexpr unsigned kFirst[] = {0, 0, 10, 100}, kSecond[] = {0, 0, 0, 10};
@@ -46,7 +46,7 @@ class NumberReader {
     }
     return ReadAny(text, value);
   }
-  // As Read() of its decimal text. REQUIRES: a finite number
+  // These two do the same as Read() does for the number's decimal text. REQUIRES: it is finite
   bool ReadNumber(double number, float* value) const;
   bool ReadInteger(int64_t number, float* value) const {
     const bool is_known = log1p_ != nullptr && number >= 0 && number < kLog1pEntries;
@@ -54,46 +54,48 @@ class NumberReader {
     return is_known || ReadNumber(static_cast<double>(number), value);
   }
   bool has_transforms() const { return !transforms_.empty(); }
-  // What is wrong with `text`; "" where nothing is.
+  // Returns what is wrong with `text`; "" if nothing is.
   std::string Describe(absl::string_view text) const;
 
  private:
   bool ReadAny(absl::string_view text, float* value) const;
   bool ReadMissing(float* value) const;
-  // In float64; false where the result is not finite as a float32.
+  // Computes in float64. Returns false if the result is not finite as a float32.
   bool Transform(double number, float* value) const;
 
   MissingNumbers missing_numbers_;
-  std::optional<float> missing_;  // Transformed.
+  std::optional<float> missing_;  // The value of a missing number, transformed.
   std::vector<Feature::Numeric::Transform> transforms_;
-  // Of small integers, where that is the only transform and none of them is missing; else null.
-  // [kLog1pEntries]
+  // [kLog1pEntries] The values of small integers. null if log1p is not the only transform, or if
+  // one of these integers stands for a missing number.
   const float* log1p_ = nullptr;
 };
 
-// Immutable.
+// Reads the keys of a categorical feature. Immutable.
 class KeyReader {
  public:
-  // REQUIRES: a feature with a column of its own, of a resolved, valid job
+  // REQUIRES: `feature` has a column of its own, and is of a resolved, valid job
   explicit KeyReader(const Feature& feature, MissingNumbers missing_numbers = {});
 
-  // Adds the keys of `text`. False: it is malformed, and some may have been added.
+  // Adds the keys of `text`. Returns false if it is malformed; some may have been added then.
   bool Read(absl::string_view text, KeyBuffer* keys) const {
     return ReadEightHex(text, keys) || ReadAny(text, keys);
   }
-  // The same where `text` is one value, whatever it contains: an element of a list.
+  // The same for a text that is one value, such as an element of a list, whatever it contains.
   bool ReadValue(absl::string_view text, KeyBuffer* keys) const {
     return ReadEightHex(text, keys) || AddOne(text, keys);
   }
-  // As ReadValue() of the decimal text.
+  // Does what ReadValue() does for the number's decimal text.
   bool ReadInteger(int64_t number, KeyBuffer* keys) const;
-  // Leaves of the keys from `begin` on, those of one list, what a sequence keeps.
+  // Removes those keys of a list that its sequence does not keep. The list's keys are those from
+  // `begin` on.
   void Shorten(size_t begin, KeyBuffer* keys) const;
-  // Whether Read() divides a text, and where. 0: it doesn't.
+  // Whether Read() divides a text into values, and by which character (0: it doesn't).
   bool divides() const { return separator_ != 0; }
   char separator() const { return separator_; }
-  bool keeps_first() const { return keeps_first_; }  // What a sequence keeps.
-  // What is wrong with `text`; "" where nothing is.
+  // Whether a sequence keeps its first values, not its last.
+  bool keeps_first() const { return keeps_first_; }
+  // Returns what is wrong with `text`; "" if nothing is.
   std::string Describe(absl::string_view text) const;
   std::string DescribeValue(absl::string_view text) const { return DescribeOne(text); }
 
@@ -101,7 +103,7 @@ class KeyReader {
   enum class Kind { kString, kInteger, kHex, kBoundaries };
   enum class Result { kKey, kMissing, kMalformed };
 
-  // Criteo's ids. False: it is none, and nothing was added.
+  // Adds the key of one of Criteo's ids. Returns false, and adds nothing, if `text` is none.
   bool ReadEightHex(absl::string_view text, KeyBuffer* keys) const {
     Key key;
     if (!is_plain_hex_ || text.size() != 8 || !ParseEightHex(text.data(), &key)) return false;
@@ -110,33 +112,36 @@ class KeyReader {
   }
   bool ReadAny(absl::string_view text, KeyBuffer* keys) const;
   Result ReadOne(absl::string_view text, Key* key) const;
-  // `text` is none of the numbers or ids of this feature.
+  // The result for a text that is no number or id of this feature.
   Result NoNumber(absl::string_view text) const {
     return missing_numbers_.HasText(text) ? Result::kMissing : Result::kMalformed;
   }
-  // Of an integer of 64 bits, the negative ones by their sign.
+  // Makes the key of an integer of 64 bits.
+  //   is_negative: whether `number` is negative, and not an integer of 2^63 or more
   Result IntegerKey(int64_t number, bool is_negative, Key* key) const;
   bool Add(Result result, Key key, KeyBuffer* keys) const;
   bool AddOne(absl::string_view text, KeyBuffer* keys) const;
   std::string DescribeOne(absl::string_view text) const;
   absl::string_view Substring(absl::string_view text) const;
 
-  // What every value needs comes first. A text of hexadecimal digits is its key, as a whole: there
-  // are no buckets, no substring, and the separator is no digit.
+  // The fields that every value needs come first.
+  //
+  // A text of hexadecimal digits is its key, as a whole: there are no buckets, no substring, and
+  // the separator is no digit.
   bool is_plain_hex_ = false;
-  char separator_ = 0;  // 0: one value
+  char separator_ = 0;  // 0: a text is one value.
   bool keeps_first_ = false;
   Kind kind_ = Kind::kString;
   Feature::Categorical::Missing missing_;
   MissingNumbers missing_numbers_;
   uint64_t buckets_;
   size_t start_, length_;
-  size_t max_length_ = 0;  // 0: no sequence
+  size_t max_length_ = 0;  // 0: the feature is no sequence.
   std::optional<int64_t> min_;
   std::vector<double> boundaries_;
 };
 
-// The key of several features' keys together. Never kEmptyCategoryKey.
+// Returns the key of a combination of several features' keys. It is never kEmptyCategoryKey.
 Key CrossKeys(const std::vector<Key>& keys, uint64_t buckets);
 
 }  // namespace thermocline

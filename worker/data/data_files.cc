@@ -90,7 +90,7 @@ void AddIndexes(const Data& data, const ColumnNames& columns, const TextIndexOpt
                 TextFiles* files) {
   const Data::Split& split = data.split();
   const auto column = std::find(columns.names.begin(), columns.names.end(), split.column());
-  // What decides which rows a file has, and which of them are held out.
+  // These settings decide which rows a file has, and which of them are held out.
   const std::string reading =
       absl::StrCat("separator=", int{files->format.separator}, " quotes=", files->format.quotes,
                    " header=", !files->header.empty(),

@@ -49,7 +49,7 @@ uint32_t ParserThreads(const Job& job) {
   return std::clamp(static_cast<uint32_t>(HardwareThreads()) / workers, 1u, 8u);
 }
 
-// What both formats share: the options of readers.
+// The base of both kinds of data: it makes the options of readers.
 class DatasetBase : public Dataset {
  public:
   DatasetBase(const Job& job, const DatasetOptions& options) {
@@ -337,7 +337,7 @@ class NpyDataset : public DatasetBase {
     if (has_test) {
       ASSIGN_OR_RETURN(test_, NpyFiles::Open(test, shape_, needs_labels));
       test_rows_ = RowRange{0, test_->rows()};
-      // What is only scored may lack the others.
+      // Rows that are only scored may lack the other labels.
       if (!needs_labels && !NpyFiles::AnyExists(absl::StrCat(folder_, "/train"))) {
         train_ = test_;
         return absl::OkStatus();

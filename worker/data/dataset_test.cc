@@ -175,7 +175,7 @@ TEST(DatasetTsv, ScansAreNamed) {
                        {"counting lines", "skipping to step 2", "skipping to the held-out rows"}));
 }
 
-// Of a counted file, one that is not, and npy files: every start gives the keys of the run from
+// With a counted file, one that is not, and npy files: every start gives the keys of the run from
 // step 0.
 TEST(Dataset, AStartAmidTheDataContinuesTheSameOrder) {
   TempFolder folder;
@@ -451,12 +451,12 @@ TEST(DatasetNpy, PaddingIsWhatTheJobSays) {
   Job job = MakeJob(Data::DLRM_NPY, folder.path());
   int64_t padding = -1;
   const std::vector<int64_t> ids = {0, -1, -1, -2, 0, 0, -2, 9, 8};
-  // Of several columns every negative id, where the job says nothing.
+  // With several columns every negative id is padding if the job says nothing.
   auto batch = ReadIds<int64_t>(job, "<i8", 2, ids, &padding);
   EXPECT_EQ(KeysOf(*batch, 0), (std::vector<Key>{0, 0, 9}));
   EXPECT_EQ(OffsetsOf(*batch, 0), (std::vector<int32_t>{0, 1, 2, 3}));
   EXPECT_EQ(padding, 3);
-  // Of an unsigned file none is.
+  // In an unsigned file no id is.
   std::vector<uint64_t> unsigned_ids(ids.begin(), ids.end());
   batch = ReadIds<uint64_t>(job, "<u8", 2, unsigned_ids, &padding);
   EXPECT_EQ(KeysOf(*batch, 0), (std::vector<Key>{0, ~Key{0}, ~Key{1}, 0, ~Key{1}, 9}));
@@ -467,7 +467,7 @@ TEST(DatasetNpy, PaddingIsWhatTheJobSays) {
   EXPECT_EQ(KeysOf(*batch, 0), (std::vector<Key>{~Key{0}, ~Key{1}, ~Key{1}, 9}));
   EXPECT_EQ(OffsetsOf(*batch, 0), (std::vector<int32_t>{0, 1, 2, 4}));
   EXPECT_EQ(padding, 2);
-  // Of one column too, by its 64 bits.
+  // With one column an id can be padding, too; it is compared by its 64 bits.
   job.mutable_feature(1)->set_padding_id(-1);
   batch = ReadIds<uint64_t>(job, "<u8", 2, unsigned_ids, &padding);
   EXPECT_EQ(KeysOf(*batch, 1), (std::vector<Key>{0, 8}));

@@ -11,7 +11,7 @@ namespace {
 
 using Batches = std::vector<std::unique_ptr<Batch>>;
 
-// Of a raw batch, first_row is the number of the batch that it stands for.
+// Hands out kept batches. RawBatch::first_row is the index of the batch.
 class KeptSource : public BatchSource {
  public:
   explicit KeptSource(std::shared_ptr<const Batches> batches) : batches_(std::move(batches)) {}
@@ -62,7 +62,7 @@ absl::StatusOr<KeptRows> KeptRows::Read(BatchReader* reader, int64_t max_rows) {
 
 std::unique_ptr<BatchReader> KeptRows::OpenReader() const {
   BatchReaderOptions options;
-  options.batch_size = 1;  // As they were cut before.
+  options.batch_size = 1;  // It is not used: KeptSource hands out whole batches.
   return std::make_unique<BatchReader>(std::make_unique<KeptSource>(batches_), options);
 }
 

@@ -1,4 +1,4 @@
-// Rows that are read again and again, kept in memory as the batches that a reader handed out.
+// Keeps rows that are read again and again in memory, as the batches that a reader handed out.
 #ifndef THERMOCLINE_WORKER_DATA_KEPT_ROWS_H_
 #define THERMOCLINE_WORKER_DATA_KEPT_ROWS_H_
 
@@ -15,11 +15,12 @@ namespace thermocline {
 class KeptRows {
  public:
   // Keeps the batches of `reader` (one worker, one pass) until they have `max_rows` or the data
-  // end. What of_reader() says is the reader's word then. Errors: the reader's.
+  // end. Errors: the reader's.
   static absl::StatusOr<KeptRows> Read(BatchReader* reader, int64_t max_rows);
 
-  // Hands out the same batches; it may outlive this object.
+  // Opens a reader of the same batches; it may outlive this object.
   std::unique_ptr<BatchReader> OpenReader() const;
+  // The progress of Read's `reader` at its end.
   const BatchReader::Progress& of_reader() const { return of_reader_; }
 
  private:

@@ -1,4 +1,4 @@
-// The keys of one feature while a batch is parsed.
+// Collects the keys of one feature while a batch is parsed.
 #ifndef THERMOCLINE_WORKER_DATA_KEY_BUFFER_H_
 #define THERMOCLINE_WORKER_DATA_KEY_BUFFER_H_
 
@@ -10,10 +10,9 @@
 
 namespace thermocline {
 
-// `keys` has room for more than `size`, and
-// changes its size here alone. `weights` are as many as the keys, where the feature has them.
-// It keeps one key more than a batch may have (`most`), so that the reader sees that there are too
-// many, and no further one.
+// Appends keys to a vector that is larger than the `size` keys it holds, so that most calls of Add
+// write one number. It keeps up to `most` + 1 keys and drops further ones: a batch may have `most`,
+// and its reader has to see that there are too many.
 struct KeyBuffer {
   explicit KeyBuffer(UninitializedVector<Key>* keys, UninitializedVector<float>* weights = nullptr,
                      size_t most = kMaxTableLookups)
@@ -23,10 +22,10 @@ struct KeyBuffer {
         data(keys->data()),
         capacity(std::min(keys->size(), most + 1)) {}
 
-  UninitializedVector<Key>* keys;
-  UninitializedVector<float>* weights;
+  UninitializedVector<Key>* keys;       // Only this object changes its size.
+  UninitializedVector<float>* weights;  // [size] once a list is read; unused without weights.
   size_t most;
-  Key* data;  // Of `keys`.
+  Key* data;  // keys->data()
   size_t capacity;
   size_t size = 0;
 

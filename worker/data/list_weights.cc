@@ -11,7 +11,7 @@ namespace {
 // Takes the values of a text one by one.
 class Pieces {
  public:
-  // separator 0: it is one value.
+  // separator: 0 where the text is one value
   Pieces(absl::string_view text, char separator) : rest_(text), separator_(separator) {}
 
   bool Next(absl::string_view* piece) {

@@ -25,7 +25,7 @@ absl::Status CheckLookups(const LookupLimit& limit, const RawBatch& raw,
   if (all <= static_cast<size_t>(limit.most) || limit.features.empty()) return absl::OkStatus();
   auto bad = bad_rows.begin();
   int64_t row = raw.slice_begin;
-  std::map<absl::string_view, int64_t> lookups;  // Of each table, up to a sample.
+  std::map<absl::string_view, int64_t> lookups;  // By table, of the samples so far.
   for (int sample = 0; sample < batch.size; ++sample, ++row) {
     for (; bad != bad_rows.end() && *bad == row; ++bad) ++row;
     for (size_t f = 0; f < batch.features.size(); ++f) {

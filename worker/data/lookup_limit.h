@@ -1,4 +1,4 @@
-// The most lookups of a table that a worker's batch may have.
+// Checks that a worker's batch has no more lookups of a table than int32 can number.
 #ifndef THERMOCLINE_WORKER_DATA_LOOKUP_LIMIT_H_
 #define THERMOCLINE_WORKER_DATA_LOOKUP_LIMIT_H_
 
@@ -15,15 +15,17 @@ namespace thermocline {
 class Job;  // proto/job.proto
 
 struct LookupLimit {
-  std::vector<std::string> features;  // Names, as in the batches; {}: nothing is checked.
-  std::vector<std::string> tables;    // Of each feature.
+  std::vector<std::string> features;  // Names, in the order of Batch::features; {}: no check.
+  std::vector<std::string> tables;    // [features] The table that each reads.
   int64_t most = kMaxTableLookups;
 };
-// Of a resolved job.
+// REQUIRES: a resolved job
 LookupLimit LookupLimitOf(const Job& job);
 
-// bad_rows: rows of `raw` that were left out of `batch`, ascending. Errors: kInvalidArgument (names
-// the first row that exceeds the limit, its feature and the table).
+// Checks `batch`, which was parsed from the slice of `raw`.
+//   bad_rows: the rows of `raw` that were left out of `batch`, ascending
+//   source: names rows in errors
+// Errors: kInvalidArgument (names the first row that exceeds the limit, its feature and the table).
 absl::Status CheckLookups(const LookupLimit& limit, const RawBatch& raw,
                           const std::vector<int64_t>& bad_rows, const Batch& batch,
                           BatchSource* source);

@@ -1,4 +1,4 @@
-// Texts that stand for a missing number, such as "NULL".
+// Knows the texts that stand for a missing number, such as "NULL".
 #ifndef THERMOCLINE_WORKER_DATA_MISSING_NUMBERS_H_
 #define THERMOCLINE_WORKER_DATA_MISSING_NUMBERS_H_
 
@@ -13,10 +13,10 @@ namespace thermocline {
 // Which texts stand for a missing number (data.missing_number). Immutable.
 class MissingNumbers {
  public:
-  MissingNumbers();  // The default.
+  MissingNumbers();  // The default texts.
   explicit MissingNumbers(const Data& data);
 
-  // Whether `text`, which is no number, stands for one that is missing.
+  // Whether `text`, which is no number, stands for a missing one.
   bool HasText(absl::string_view text) const;
   bool HasNumber(double number) const;
   bool has_numbers() const { return !numbers_.empty(); }

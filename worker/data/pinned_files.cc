@@ -10,7 +10,7 @@
 namespace thermocline {
 namespace {
 
-// "12 bytes, modified at 2026-11-20 12:34:56.789 UTC"
+// Returns "12 bytes, modified at 2026-11-20 12:34:56.789 UTC", for instance.
 std::string DescribeVersion(const FileIdentity& file) {
   if (!file.bytes.has_value()) return "no regular file";
   return absl::StrCat(

@@ -1,4 +1,5 @@
-// The data files of a worker as they were when it began: what is read later has to be the same.
+// Remembers the data files of a worker as they were when it began, and checks later that they still
+// are the same.
 #ifndef THERMOCLINE_WORKER_DATA_PINNED_FILES_H_
 #define THERMOCLINE_WORKER_DATA_PINNED_FILES_H_
 
@@ -16,22 +17,24 @@
 
 namespace thermocline {
 
-// Between two looks at a file that is being read, so many of its bytes are.
+// A reader checks a file again after every so many bytes that it has read of it.
 inline constexpr int64_t kPinnedFileLookBytes = 8 << 20;
 
 // Thread-safe.
 class PinnedFiles {
  public:
-  // Looks at all of `files` (Job.data_files), ends included. `store`: of those that are objects.
+  // Compares all of `files` (Job.data_files) with the files and objects that are there, by size and
+  // by the checksums of both ends. `store` may be null if none of them is an object.
   // Errors: kFailedPrecondition (one is not the file that the job began with: says what differs),
-  // those of IdentifyFile().
+  // IdentifyFile's.
   static absl::StatusOr<std::shared_ptr<PinnedFiles>> Open(const DataFiles& files,
                                                            std::shared_ptr<ObjectStore> store);
 
-  // Whether `path` is still what it was at the first look, by its size and time, or by its tag in
-  // the store; a file that is not among those of Open() is looked at first here. To be called after
-  // it is opened, while it is read, and at its end. Errors: kFailedPrecondition (names the file),
-  // kUnavailable. A file that is gone is none: what is open can be read.
+  // Checks that `path` is still what it was at the first look, by its size and time, or by its tag
+  // in the store. For a file that is not among those of Open() the first call is the first look.
+  // Readers call it after they have opened the file, while they read it, and at its end. A file
+  // that is gone is no error, since an open file can still be read. Errors: kFailedPrecondition
+  // (names the file), kUnavailable.
   absl::Status Check(const std::string& path);
 
  private:

@@ -199,7 +199,7 @@ TEST(PinnedFiles, NpyThatIsChangedWhileItIsRead) {
               StartsWith(ids + " is not the file that the job began with: it has "));
 }
 
-// Which knows objects by their tags.
+// It knows objects by their tags.
 class TagStore : public ObjectStore {
  public:
   ObjectIdentity object;

@@ -1,4 +1,4 @@
-// What the benchmarks of reading share: their flags, and the job whose data they read.
+// The main function of the benchmarks of reading: their flags, and the job whose data they read.
 #ifndef THERMOCLINE_WORKER_DATA_READING_BENCHMARK_H_
 #define THERMOCLINE_WORKER_DATA_READING_BENCHMARK_H_
 
@@ -11,16 +11,16 @@
 namespace thermocline {
 
 struct ReadingBenchmark {
-  std::string made_job;     // The job of data that are made here.
-  std::string made_suffix;  // Of the file that they are in: ".tsv"
-  int64_t made_rows = 0;    // With --tiny 100.
+  std::string made_job;     // The job that reads the data that `make` makes.
+  std::string made_suffix;  // The suffix of their file: ".tsv"
+  int64_t made_rows = 0;    // How many rows `make` makes; with --tiny 100.
   std::function<void(const std::string& path, int64_t rows)> make;
-  std::function<void(const Job& job)> open;  // Before the registered benchmarks run.
+  std::function<void(const Job& job)> open;  // Runs before the registered benchmarks.
 };
 
-// The program: runs the registered benchmarks over the data of --job=FILE, or of `made_job`, at
-// --data=PATH, or those that are made. --tiny: few rows, so that a test runs all of it. Other flags
-// are Google Benchmark's. Returns the exit code.
+// Runs the registered benchmarks over the data of --job=FILE at --data=PATH; without these flags
+// over data that it makes. --tiny makes few rows, so that a test runs all of it. Other flags are
+// Google Benchmark's. Returns the exit code.
 int RunReadingBenchmark(const ReadingBenchmark& reading, int argc, char** argv);
 
 }  // namespace thermocline

@@ -10,7 +10,7 @@
 namespace thermocline {
 namespace {
 
-// Rows that are read at a time: where a filter judges them, and between looks at the place.
+// So many rows are read at a time for a filter, and between two places that may be noted.
 constexpr int64_t kRowsAtATime = 1024;
 
 absl::StatusOr<std::vector<std::string>> TakeHeader(const std::string& path,
@@ -194,14 +194,14 @@ absl::Status RowStream::GoTowards(int64_t row) {
     seen_ = way->place.before;
     return absl::OkStatus();
   }
-  // The file is not what was noted: from its first row, without the index.
+  // The file is not the one that was indexed: read it from its first row, without the index.
   index()->Drop();
   version_ = 0;
   return OpenFile();
 }
 
 absl::StatusOr<int64_t> RowStream::SkipInFile(int64_t count, const OnScan& on_scan) {
-  // Those that are judged already.
+  // Rows that the filter has looked at already come first.
   const auto judged = std::min<int64_t>(count, static_cast<int64_t>(kept_.size() - next_kept_));
   next_kept_ += judged;
   if (judged == count || is_passed_) return judged;

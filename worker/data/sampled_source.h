@@ -1,4 +1,4 @@
-// Some blocks of the rows of a source, spread evenly over them: those between are skipped, not
+// Reads some blocks of a source's rows, spread evenly over them. Blocks between are skipped, not
 // parsed.
 #ifndef THERMOCLINE_WORKER_DATA_SAMPLED_SOURCE_H_
 #define THERMOCLINE_WORKER_DATA_SAMPLED_SOURCE_H_
@@ -13,14 +13,14 @@
 
 namespace thermocline {
 
-// Which blocks are read. The blocks are divided into groups of about 1 / share neighbours; one of
-// each is read, which one the seed and the group decide.
+// Decides which blocks are read. The blocks are divided into groups of about 1 / share neighbours.
+// One of each group is read; the seed and the group's number decide which one.
 class BlockSample {
  public:
   // REQUIRES: 0 < share <= 1
   BlockSample(double share, uint64_t seed) : share_(share), seed_(seed) {}
 
-  // The block that is read of a group.
+  // Returns the block that is read of a group.
   int64_t BlockOf(int64_t group) const;
 
  private:
@@ -30,8 +30,8 @@ class BlockSample {
   const uint64_t seed_;
 };
 
-// Each Read() gives one block, which is `batch_size` rows; there is always at least one where the
-// source has a row.
+// Each Read() gives one block, which has `batch_size` rows. If the source has any rows, at least
+// one block is read.
 class SampledSource : public BatchSource {
  public:
   SampledSource(std::unique_ptr<BatchSource> source, const BlockSample& sample)
@@ -56,10 +56,10 @@ class SampledSource : public BatchSource {
   const std::unique_ptr<BatchSource> source_;
   const BlockSample sample_;
 
-  // Of the thread that reads.
+  // Only the thread that reads uses these.
   uint32_t pass_ = 0;
   int64_t next_group_ = 0;
-  int64_t next_block_ = 0;  // Where the source stands.
+  int64_t next_block_ = 0;  // The block that the source would read next.
   bool has_read_ = false;
   bool at_end_ = false;
 };

@@ -17,7 +17,7 @@ namespace thermocline {
 namespace {
 
 // Maps a file and checks its dtype and the shape of its rows.
-//   columns: wanted in shape[1]; 1 also allows that there is no shape[1].
+//   columns: the wanted shape[1]; where it is 1, shape[1] may be missing
 absl::StatusOr<std::unique_ptr<MappedNpy>> OpenChecked(const std::string& path,
                                                        const std::vector<std::string>& dtypes,
                                                        int64_t columns) {
@@ -41,7 +41,7 @@ absl::Status CheckSameRows(const MappedNpy& a, const MappedNpy& b) {
       absl::StrCat(a.path(), ": has ", a.rows(), " rows, but ", b.path(), " has ", b.rows()));
 }
 
-// Elements may stand at any address: a header's length is up to its writer.
+// Elements may have any address: a header's length is up to its writer.
 template <typename T>
 T Load(const uint8_t* data, int64_t index) {
   T value;
@@ -81,7 +81,8 @@ struct FeatureCells {
   int64_t size() const { return (last - first) * columns; }
 };
 
-// Appends their bags, without the keys for which is_padding(key) is true; returns how many are.
+// Appends the bags of these rows, without the keys for which is_padding(key) is true. Returns how
+// many of those there are.
 template <typename Id, typename IsPadding>
 int64_t AppendBags(const FeatureCells& cells, const IsPadding& is_padding,
                    FeatureLookups* feature) {

@@ -1,4 +1,4 @@
-// The {dense,sparse,labels}.npy files of one split, memory-mapped, as a BatchSource.
+// A BatchSource of the {dense,sparse,labels}.npy files of one split, which it maps into memory.
 //
 //   dense   float32 [N, num_dense], finite; not read where num_dense is 0
 //   sparse  int32, int64 or uint64 [N, columns of all features]; the columns of a feature, which
@@ -26,7 +26,7 @@ namespace thermocline {
 struct NpyFeature {
   enum class Padding { kNone, kNegative, kOneId };
 
-  int columns = 1;  // of the sparse file
+  int columns = 1;  // How many columns of the sparse file it has.
   Padding padding = Padding::kNone;
   Key padding_key = 0;  // kOneId: the id's 64 bits
 };
@@ -41,12 +41,12 @@ struct NpyShape {
 // Immutable; shared by the sources that read it.
 struct NpyFiles {
   std::unique_ptr<MappedNpy> dense;   // null: num_dense is 0
-  std::unique_ptr<MappedNpy> sparse;  // null: there is no feature
-  std::unique_ptr<MappedNpy> labels;  // null: there is none, and none is needed
+  std::unique_ptr<MappedNpy> sparse;  // null: there are no features
+  std::unique_ptr<MappedNpy> labels;  // null: there is no such file, and labels are not needed
 
-  // Maps those of PREFIX_dense.npy, ... that are read and checks dtypes, shapes and that the rows
-  // agree. Errors: kNotFound, kDataLoss (truncated), kInvalidArgument (what is there and what is
-  // wanted).
+  // Maps those of PREFIX_dense.npy, ... that are needed, and checks their dtypes, shapes and
+  // numbers of rows. Errors: kNotFound, kDataLoss (truncated), kInvalidArgument (a wrong dtype or
+  // shape: says what is there and what is wanted).
   static absl::StatusOr<std::shared_ptr<const NpyFiles>> Open(const std::string& prefix,
                                                               const NpyShape& shape,
                                                               bool needs_labels = true);
@@ -60,7 +60,8 @@ struct NpyFiles {
 
 class NpySource : public BatchSource {
  public:
-  // Rows [begin, end) of `files`. `pinned`: null: they may change.
+  // Reads rows [begin, end) of `files`.
+  //   pinned: null if the files are not checked for changes
   NpySource(std::shared_ptr<const NpyFiles> files, const NpyShape& shape, int64_t begin,
             int64_t end, std::shared_ptr<PinnedFiles> pinned = nullptr);
 
@@ -79,7 +80,7 @@ class NpySource : public BatchSource {
   const int64_t end_;
   const std::shared_ptr<PinnedFiles> pinned_;
   std::atomic<bool> cancelled_{false};
-  int64_t next_row_;  // Of the thread that reads.
+  int64_t next_row_;  // Only the thread that reads uses it.
 };
 
 }  // namespace thermocline

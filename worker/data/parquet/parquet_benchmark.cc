@@ -1,5 +1,5 @@
-// Reading and parsing of Parquet columns, all on one thread: from files to batches. Of a job's own
-// data, or of columns like Criteo's that are made here:
+// Measures the reading and parsing of Parquet columns, from files to batches, all on one thread,
+// over columns like Criteo's that are made here, or over a job's own data:
 //   parquet_benchmark --job=job.textproto --data=days/
 // tests/benchmarks/compare_parquet.py sets it beside pyarrow's reader of the same columns.
 #include <algorithm>

@@ -59,7 +59,7 @@ feature { name: "user_x_device" cross { of: ["user", "device"] buckets: 1000 } }
 struct Column {
   std::string name;
   std::string type;
-  std::vector<std::string> csv;   // Of each row; of a list joined by '|'.
+  std::vector<std::string> csv;   // The text of each row; a list's values are joined by '|'.
   std::vector<std::string> json;  // The same value.
 };
 
@@ -151,7 +151,7 @@ class Table {
     columns_.push_back(std::move(column));
   }
 
-  // As many numbers as `list` has values; 0 or more.
+  // Makes as many numbers as `list` has values; 0 or more.
   void AddWeights(const std::string& name, const std::string& type, const std::string& list) {
     const auto of = std::find_if(columns_.begin(), columns_.end(),
                                  [&](const Column& column) { return column.name == list; });
@@ -397,7 +397,7 @@ TEST_F(ParquetDataTest, FilesOfHeldOutRowsAndPositiveLabels) {
   EXPECT_EQ(ReadAll(parquet, Split::kTest).rows, 30);
 }
 
-// As rows to be scored: without the label, grouped, and with columns that go along.
+// Reads rows to be scored: without the label, grouped, and with columns that go along.
 TEST_F(ParquetDataTest, RowsToBeScoredNeedNoLabel) {
   const Table table(100, 11);
   folder_.Write("rows.csv", table.Csv(0, 100));
@@ -532,7 +532,7 @@ TEST_F(ParquetDataTest, KeysOfFoldersAreColumns) {
 
 class ParquetErrorTest : public ParquetDataTest {
  protected:
-  // Of a job with the features over data/*.parquet.
+  // Reads with a job that has these features over data/*.parquet.
   ReadResult Read(const std::string& features, const std::string& more = "") const {
     return ReadAll(MakeJob(absl::StrCat("train { path: '", Path("data"),
                                         "' parquet {} } label { column: 'y' } ", more),

@@ -19,7 +19,8 @@ bool IsNan(const ParquetColumn& column, const ParquetValues& values, size_t i) {
          std::isnan(values.reals[i]);
 }
 
-// The text of value `i`; of what counts as missing "". It is in `values` or `*scratch`.
+// Returns the text of value `i`; "" for a value that counts as missing. It points into `values` or
+// `*scratch`.
 absl::string_view TextOf(const ParquetColumn& column, const ParquetValues& values, int64_t i,
                          std::string* scratch) {
   if (i < 0 || IsNan(column, values, i)) return "";
@@ -29,7 +30,8 @@ absl::string_view TextOf(const ParquetColumn& column, const ParquetValues& value
   return *scratch;
 }
 
-// The keys of value `i`. `divides`: a text may be a list.
+// Adds the keys of value `i`.
+//   divides: whether a text may be a list of several values
 bool AddValue(const KeyReader& reader, const ParquetColumn& column, const ParquetValues& values,
               int64_t i, bool divides, std::string* scratch, KeyBuffer* keys) {
   if (i >= 0) {
@@ -58,7 +60,7 @@ bool AddNumber(const NumberReader& reader, const ParquetColumn& column, const Pa
       return reader.ReadNumber(static_cast<double>(static_cast<uint64_t>(values.integers[i])),
                                value);
     case Kind::kFloat: {
-      // What its decimal text says, which as a float64 is another number than itself.
+      // Its decimal text, read as a float64, is another number than the integer itself.
       const double number = values.reals[i];
       const bool is_exact = std::abs(number) <= kMostExactFloat && number == std::trunc(number);
       if (reader.has_transforms() && !is_exact) break;
@@ -74,7 +76,7 @@ bool AddNumber(const NumberReader& reader, const ParquetColumn& column, const Pa
 
 }  // namespace
 
-// One column of the block that the row before was in.
+// It keeps the column of the block that the last row was in.
 struct ParquetParser::Cursor {
   Cursor(const ParquetParser& parser, int place) : place(place), column(parser.columns_[place]) {}
 
@@ -143,7 +145,7 @@ void ParquetParser::ForEachText(const std::vector<Row>& rows, int column, const 
 
 void ParquetParser::ReadLabels(const std::vector<Row>& rows, std::vector<uint8_t>* is_bad,
                                Batch* batch) const {
-  std::fill(batch->labels.begin(), batch->labels.end(), NAN);  // Without one.
+  std::fill(batch->labels.begin(), batch->labels.end(), NAN);  // They stay so without labels.
   for (size_t l = plan_.labels_.size(); l-- > 0;) {            // The first is read last, and stays.
     ForEachText(rows, plan_.labels_[l], [&](size_t r, absl::string_view text) {
       if (!plan_.ParseLabel(text, &batch->labels[r]) && plan_.needs_labels_) (*is_bad)[r] = 1;

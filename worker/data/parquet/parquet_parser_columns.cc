@@ -1,4 +1,4 @@
-// What a parser reads of the columns that files have.
+// Chooses and checks the columns of files that a parser reads.
 #include <algorithm>
 #include <utility>
 
@@ -132,7 +132,7 @@ absl::Status ParquetParser::CheckColumns(const Job& job, const std::string& path
                      weights);
       }
     }
-    // Vectors: a hash of their numbers' texts is none of what they mean.
+    // Lists of floats are vectors: a hash of their numbers' texts would mean nothing.
     if (column.is_list && column.kind == Kind::kFloat && categorical.boundaries().empty() &&
         categorical.id() == Feature::Categorical::STRING) {
       return wrong(absl::StrCat("feature '", embedded[i]->name(),

@@ -13,7 +13,7 @@
 namespace thermocline {
 namespace {
 
-// Rows that are decoded at a time: their columns pass through the processor's cache.
+// So many rows are decoded at a time: their columns fit the processor's cache.
 constexpr int64_t kBlockRows = 8192;
 
 // Numbers of rows are exact as doubles, too (data.split.last_share).
@@ -75,14 +75,14 @@ class FileInFolders : public ParquetFile {
 
   const std::unique_ptr<ParquetFile> file_;
   std::vector<ParquetColumn> columns_;
-  std::vector<std::shared_ptr<const ParquetValues>> values_;  // Of each key.
+  std::vector<std::shared_ptr<const ParquetValues>> values_;  // [keys] The key's one value.
   std::vector<int> selected_;
 };
 
-// The rows of files that `rows` says, in order.
+// Reads those rows of all files that `rows` says.
 class ParquetRows : public RowReader {
  public:
-  // Once `*cancelled`, which outlives this, is set, calls return kCancelled.
+  // `*cancelled` must outlive this object. Once it is set, calls return kCancelled.
   ParquetRows(std::shared_ptr<const ParquetFiles> files,
               std::shared_ptr<const ParquetParser> parser, TextRange::Rows rows,
               const std::atomic<bool>* cancelled)
@@ -144,7 +144,7 @@ class ParquetRows : public RowReader {
   }
 
  private:
-  // Passes over rows that were not read; returns how many.
+  // Passes over rows without reading them. Returns how many.
   int64_t SkipUnread(int64_t count) {
     int64_t skipped = 0;
     while (skipped < count && next_file_ < static_cast<int>(files_->paths.size())) {
@@ -158,8 +158,8 @@ class ParquetRows : public RowReader {
     return skipped;
   }
 
-  // Passes over rows that were not read, in blocks of which no more than `count` rows are wanted,
-  // and reads of them what splits the rows alone. Returns how many of them are wanted.
+  // Passes over whole blocks that have no more than `count` wanted rows together, and reads only
+  // the column that splits rows. Returns how many wanted rows they have.
   absl::StatusOr<int64_t> SkipBySplit(int64_t count) {
     int64_t skipped = 0;
     std::vector<ParquetCells> cells;
@@ -183,7 +183,7 @@ class ParquetRows : public RowReader {
     return skipped;
   }
 
-  // Where not all rows are. `cells`: of the column that splits them.
+  // Whether the split leaves a row to this reader. `cells` are of the column that splits rows.
   bool IsWanted(const ParquetCells& cells, int64_t row) const {
     return parser_->IsHeldOut(cells, row) == (wanted_ == TextRange::Rows::kHeldOut);
   }
@@ -194,7 +194,7 @@ class ParquetRows : public RowReader {
                : absl::OkStatus();
   }
 
-  // Whether the file is still what it was.
+  // Checks that the file is still what it was.
   absl::Status CheckFile() const {
     return files_->pinned == nullptr ? absl::OkStatus()
                                      : files_->pinned->Check(files_->paths[next_file_]);
@@ -221,7 +221,7 @@ class ParquetRows : public RowReader {
     return absl::OkStatus();
   }
 
-  // Decodes the next rows; false at the end of all files.
+  // Decodes the next rows. Returns false at the end of all files.
   absl::StatusOr<bool> NextBlock() {
     for (; next_file_ < static_cast<int>(files_->paths.size()); NextFile()) {
       RETURN_IF_ERROR(CheckCancelled());
@@ -241,7 +241,7 @@ class ParquetRows : public RowReader {
         block->first_row -= rows;
         ++block->row_group;
       }
-      // What is read of a row group is read by now, or much of it.
+      // Most bytes of a row group are read with its first block, so the check comes after that.
       if (block->row_group != looked_at_) RETURN_IF_ERROR(CheckFile());
       looked_at_ = block->row_group;
       parser_->ShareDictionaries(block_.get(), block.get());
@@ -254,7 +254,7 @@ class ParquetRows : public RowReader {
     return false;
   }
 
-  // Which rows of the block are wanted.
+  // Sets which rows of the block are wanted.
   void Choose() {
     is_all_ = wanted_ == TextRange::Rows::kAll;
     rows_of_block_.clear();
@@ -274,17 +274,17 @@ class ParquetRows : public RowReader {
   const std::atomic<bool>* const cancelled_;
 
   std::unique_ptr<ParquetFile> file_;  // next_file_; null: it is not open.
-  std::vector<int> columns_;           // Of file_.
-  bool is_placed_ = false;             // file_ stands at next_row_.
+  std::vector<int> columns_;           // The indices of the parser's columns in file_.
+  bool is_placed_ = false;             // Whether file_ would read next_row_ next.
   int looked_at_ = -1;                 // The row group of the last block of file_.
-  // Where what is not decoded begins.
+  // The first row that is not decoded.
   int next_file_ = 0;
   int64_t next_row_ = 0;
-  int64_t done_rows_ = 0;  // Before that, of all files.
+  int64_t done_rows_ = 0;  // How many rows come before it, over all files.
 
   std::shared_ptr<const ParquetBlock> block_;
-  bool is_all_ = true;                  // All its rows are wanted.
-  std::vector<int32_t> rows_of_block_;  // Else those that are.
+  bool is_all_ = true;                  // Whether all rows of block_ are wanted.
+  std::vector<int32_t> rows_of_block_;  // The wanted rows, if not all are.
   int64_t chosen_ = 0, chosen_end_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// A range of the rows of Parquet files as a BatchSource. Only the columns that the job names are
-// read, a run of rows at a time; row groups before the first row that is wanted are not.
+// A BatchSource of a range of the rows of Parquet files. It reads only the columns that the job
+// names, some thousand rows at a time, and no row groups before the first wanted row.
 #ifndef THERMOCLINE_WORKER_DATA_PARQUET_PARQUET_SOURCE_H_
 #define THERMOCLINE_WORKER_DATA_PARQUET_PARQUET_SOURCE_H_
 
@@ -20,21 +20,21 @@ namespace thermocline {
 // Immutable; shared by the sources that read it.
 struct ParquetFiles {
   std::vector<std::string> paths;                // At least one.
-  std::shared_ptr<ObjectStore> store;            // Of paths that are objects; else null.
-  std::shared_ptr<PinnedFiles> pinned;           // Null: what is read may change.
-  std::vector<std::vector<int64_t>> row_groups;  // Rows of each, of each file.
+  std::shared_ptr<ObjectStore> store;            // Null: no path is an object.
+  std::shared_ptr<PinnedFiles> pinned;           // Null: files are not checked for changes.
+  std::vector<std::vector<int64_t>> row_groups;  // [paths][row groups] Their numbers of rows.
 
   int64_t rows(int file) const;
   int64_t all_rows() const;
 };
 
-// Opens a file whose columns include the keys of its folders (FolderKeysOf) that are none of its
-// own, as texts. Errors: as ParquetFile::Open().
+// Opens a file. The keys of its folders (FolderKeysOf) follow its own columns, as texts, unless it
+// has a column of that name. Errors: ParquetFile::Open's.
 absl::StatusOr<std::unique_ptr<ParquetFile>> OpenParquet(const std::string& path,
                                                          ObjectStore* store);
 
-// Reads the footers of `paths`, which are of `found`. Errors: as ParquetFile::Open() and
-// ParquetParser::Find().
+// Reads the footers of `paths`, which are some of `found`. Errors: ParquetFile::Open's,
+// ParquetParser::Find's.
 absl::StatusOr<ParquetFiles> OpenParquetFiles(const FoundFiles& found,
                                               std::vector<std::string> paths,
                                               const ParquetParser& parser);

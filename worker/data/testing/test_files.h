@@ -1,4 +1,4 @@
-// Files that tests of this folder write. A folder of its own for every test, removed at its end.
+// Files that tests of this folder write, and how they compress them.
 #ifndef THERMOCLINE_WORKER_DATA_TESTING_TEST_FILES_H_
 #define THERMOCLINE_WORKER_DATA_TESTING_TEST_FILES_H_
 
@@ -15,6 +15,7 @@
 
 namespace thermocline {
 
+// A new folder, which the destructor removes with all that is in it.
 class TempFolder {
  public:
   TempFolder() {
@@ -40,7 +41,7 @@ class TempFolder {
   std::string path_;
 };
 
-// One gzip member.
+// Returns `text` as one member of gzip.
 inline std::string Gzip(const std::string& text) {
   z_stream stream = {};
   CHECK_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
@@ -55,7 +56,7 @@ inline std::string Gzip(const std::string& text) {
   return out;
 }
 
-// One zstd frame.
+// Returns `text` as one frame of zstd.
 inline std::string Zstd(const std::string& text) {
   std::string out(ZSTD_compressBound(text.size()), '\0');
   const size_t size = ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3);

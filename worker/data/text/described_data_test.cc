@@ -339,7 +339,7 @@ TEST(DescribedData, KeysOfFoldersAreColumns) {
       ReadJob(job_of("last_share: 0", "shuffle { block_rows: 100 }"), Split::kTrain).all();
   std::sort(shuffled.begin(), shuffled.end());
   EXPECT_EQ(shuffled, read.all());
-  // What is wrong with a line is told as without keys.
+  // A malformed line has the same error as without keys.
   EXPECT_EQ(ReadJob(job_of("last_share: 0", "group: 'day'"), Split::kTrain).bad_lines, 1u);
   write("t/day=2026-11-21/shard=6/c.csv", "y,x\n0,6,6\n");
   EXPECT_NE(std::string(ReadJob(all, Split::kTrain).status.message())

@@ -18,7 +18,7 @@ void Report(const OnScan& on_scan, const ByteSource& source, bool is_over) {
   if (on_scan) on_scan({source.position(), source.size(), is_over});
 }
 
-// What a file is that begins with `magic` at byte `offset`, and what to do with it.
+// A format that no parser of text reads: its files have `magic` at byte `offset`.
 struct BinaryFormat {
   size_t offset;
   absl::string_view magic;
@@ -44,7 +44,7 @@ constexpr BinaryFormat kBinaryFormats[] = {
     {257, "ustar", "is a tar archive; unpack it (tar -xf) and name the log in it"},
 };
 
-// Of the first bytes of a file, inflated. Errors: kInvalidArgument (they are those of a binary
+// Checks a file's first bytes, decompressed. Errors: kInvalidArgument (they are those of a binary
 // format).
 absl::Status CheckIsText(const std::string& path, absl::string_view head) {
   for (const BinaryFormat& format : kBinaryFormats) {
@@ -104,7 +104,7 @@ absl::Status LineStream::Restart(const Place& place, const RestartPoint& point) 
   const auto no_line = [&] {
     return absl::DataLossError(absl::StrCat(path_, ": no line begins at byte ", place.offset));
   };
-  // Through the line end before the place.
+  // Read up to the line end before the place.
   while (block_offset_ + static_cast<int64_t>(position_) < place.offset) {
     ASSIGN_OR_RETURN(const bool more, Refill());
     if (!more) return no_line();
@@ -144,7 +144,7 @@ LineStream::InColumn LineStream::After(InColumn place, absl::string_view bytes, 
     if (place == InColumn::kQuoted) {
       if (c == '"') place = InColumn::kQuoteInQuotes;
     } else if (c == '"' && place != InColumn::kPlain) {
-      *opens |= place == InColumn::kBegin;  // Else it was written twice.
+      *opens |= place == InColumn::kBegin;  // If not, it is a quote that was written twice.
       place = InColumn::kQuoted;
     } else {
       place = c == format_.separator ? InColumn::kBegin : InColumn::kPlain;
@@ -157,8 +157,8 @@ absl::Status LineStream::TakeLine(UninitializedVector<char>* text, size_t* used)
   const int64_t first_line = line_++;
   size_t length = 0;
   InColumn place = InColumn::kBegin;
-  int64_t opened = first_line;  // Where the last quote opens.
-  bool has_more_lines = false;  // With text.
+  int64_t opened = first_line;  // The line in which the last quote opens.
+  bool has_more_lines = false;  // Whether there is text in lines after the first.
   for (bool last = false; !last;) {
     const char* const begin = block_.data() + position_;
     const void* const newline = std::memchr(begin, '\n', end_ - position_);

@@ -157,7 +157,7 @@ TEST(LineStream, BinaryFilesAreNamed) {
   };
   TempFolder folder;
   for (const auto& [bytes, what] : files) {
-    // Of a compressed file ByteSource hands out what is in it.
+    // ByteSource hands out the content of a compressed file.
     const bool plain_is_binary = bytes != Gzip("1\n") && bytes != Zstd("1\n");
     for (const bool gzip : {false, true}) {
       if (!gzip && !plain_is_binary) continue;

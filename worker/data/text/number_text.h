@@ -1,4 +1,6 @@
-// Numbers in text: integers, decimals and hexadecimal ids. Inline: every column passes here.
+// Parses numbers: integers, decimals and hexadecimal ids. The functions are inline, since every
+// column of every row passes here. They return false (ParseNumber: nullopt) unless all of `text` is
+// such a number.
 #ifndef THERMOCLINE_WORKER_DATA_TEXT_NUMBER_TEXT_H_
 #define THERMOCLINE_WORKER_DATA_TEXT_NUMBER_TEXT_H_
 
@@ -16,7 +18,7 @@
 
 namespace thermocline {
 
-inline constexpr size_t kMaxIntegerDigits = 18;  // Always fit an int64.
+inline constexpr size_t kMaxIntegerDigits = 18;  // So many digits always fit an int64.
 inline constexpr size_t kMaxHexDigits = 16;
 inline constexpr uint8_t kNotHex = 0xff;
 
@@ -30,10 +32,10 @@ constexpr std::array<uint8_t, 256> MakeHexTable() {
   }
   return table;
 }
-// The value of each character as a digit.
+// The value of each character as a hexadecimal digit.
 inline constexpr std::array<uint8_t, 256> kHex = MakeHexTable();
 
-// Up to 18 digits, with a sign or without: most numbers of click logs.
+// Parses up to 18 digits, with a '-' or without, as most numbers of click logs are.
 inline bool ParseShortInteger(absl::string_view text, int64_t* number) {
   const bool negative = !text.empty() && text[0] == '-';
   if (negative) text.remove_prefix(1);
@@ -48,7 +50,7 @@ inline bool ParseShortInteger(absl::string_view text, int64_t* number) {
   return true;
 }
 
-// The 64 bits of an integer in [-2^63, 2^64).
+// Parses an integer in [-2^63, 2^64) to its 64 bits.
 inline bool ParseInteger(absl::string_view text, int64_t* number) {
   if (ParseShortInteger(text, number)) return true;
   const char* const end = text.data() + text.size();
@@ -61,7 +63,7 @@ inline bool ParseInteger(absl::string_view text, int64_t* number) {
   return result.ec == std::errc() && result.ptr == end;
 }
 
-// Up to 16 digits; not the key of missing values.
+// Parses up to 16 hexadecimal digits. The key of missing values is no such number.
 inline bool ParseHex(absl::string_view text, Key* key) {
   if (text.empty() || text.size() > kMaxHexDigits) return false;
   Key value = 0;
@@ -74,7 +76,7 @@ inline bool ParseHex(absl::string_view text, Key* key) {
   return value != kEmptyCategoryKey;
 }
 
-// Eight hexadecimal digits; false: others are among them.
+// Parses the eight hexadecimal digits at `text`.
 inline bool ParseEightHex(const char* text, Key* key) {
   const __m128i c = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(text));
   const __m128i digit = _mm_sub_epi8(c, _mm_set1_epi8('0'));
@@ -90,7 +92,7 @@ inline bool ParseEightHex(const char* text, Key* key) {
   return true;
 }
 
-// A decimal number, finite; no sign '+', no spaces. Empty: there is none in all of `text`.
+// Parses a finite decimal number, without a sign '+' and without spaces.
 inline std::optional<double> ParseNumber(absl::string_view text) {
   int64_t integer;
   if (ParseShortInteger(text, &integer)) return static_cast<double>(integer);

@@ -1,5 +1,5 @@
-// Reading and parsing of text, each alone on one thread: of lines like Criteo's that are made here,
-// or of a job's own data:
+// Measures the reading and the parsing of text, each alone on one thread, over lines like Criteo's
+// that are made here, or over a job's own data:
 //   text_benchmark --job=deploy/jobs/avazu.textproto --data=avazu.csv
 #include <cstdint>
 #include <fstream>
@@ -22,16 +22,16 @@ namespace {
 
 constexpr int64_t kBatch = 2048;
 
-// What is read, and with which parser.
+// The data that are read, and their parser.
 struct Input {
   std::shared_ptr<TextFiles> files = std::make_shared<TextFiles>();
   std::shared_ptr<const TextParser> parser;
-  int64_t max_rows = 0;  // That are parsed.
+  int64_t max_rows = 0;  // How many rows are parsed.
 };
 
 Input* input = nullptr;
 
-// Integers of which one in five is missing, and categories of eight digits.
+// Makes integers, one in five of which is missing, and categories of eight digits.
 std::string CriteoLines(int64_t rows) {
   std::string text;
   uint64_t state = 1;
@@ -84,7 +84,7 @@ void Report(int64_t rows, int64_t bytes, benchmark::State* state) {
   state->SetBytesProcessed(bytes * state->iterations());
 }
 
-// The whole text, as the thread that reads takes it.
+// Reads the whole text, as the reading thread does.
 void BM_Read(benchmark::State& state) {
   int64_t rows = 0, bytes = 0;
   for (auto _ : state) {
@@ -99,7 +99,7 @@ void BM_Read(benchmark::State& state) {
   Report(rows, bytes, &state);
 }
 
-// Rows that lie in memory.
+// Parses rows that are in memory.
 void BM_Parse(benchmark::State& state) {
   const auto source = MakeSource();
   std::vector<RawBatch> batches;

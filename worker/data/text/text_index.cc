@@ -23,9 +23,9 @@ namespace {
 
 constexpr absl::string_view kMagic = "TclnTxIx";
 constexpr uint32_t kVersion = 2;
-constexpr size_t kChecksumAt = 12;  // In the header, behind magic and version.
+constexpr size_t kChecksumAt = 12;  // The checksum's place in the header, behind magic and version.
 constexpr int64_t kIdentityBytes = 64 << 10;
-constexpr int64_t kRecordHeadBytes = 8;  // Bytes of the body, checksum.
+constexpr int64_t kRecordHeadBytes = 8;  // A record begins with its body's size and its checksum.
 
 enum RecordKind : uint32_t { kPlaces = 1, kPoint = 2, kRows = 3 };
 
@@ -53,7 +53,7 @@ void PutText(absl::string_view text, std::string* to) {
   to->append(text.data(), text.size());
 }
 
-// Takes values from the front of `bytes`; once they are too few, zeros.
+// Takes values from the front of `bytes`. Once too few bytes are left, it returns zeros.
 class Taker {
  public:
   explicit Taker(absl::string_view bytes) : left_(bytes) {}
@@ -76,7 +76,8 @@ class Taker {
   bool is_short_ = false;
 };
 
-// Of a record, which no other file's record has: `header_checksum` covers the header.
+// Returns the checksum of a record. It covers the file's header, too (by `header_checksum`), so
+// that no other file's record has it.
 uint32_t RecordChecksum(uint32_t header_checksum, uint32_t bytes, absl::string_view body) {
   const uint32_t head = ExtendCrc32c(header_checksum, &bytes, sizeof(bytes));
   return ExtendCrc32c(head, body.data(), body.size());
@@ -128,7 +129,8 @@ RowPlace TakePlace(Taker* from) {
   return place;
 }
 
-// Whether the numbers of a place, whose checksum is right, can be those of the next after `last`.
+// Whether a place or point that was read from a file can come after `last`. (A checksum may be
+// right by chance.)
 bool CanFollow(const RowPlace& last, const RowPlace& place) {
   return place.offset > last.offset && place.line >= last.line &&
          place.before.rows >= last.before.rows && place.before.held_out >= last.before.held_out &&
@@ -245,7 +247,7 @@ bool TextIndex::ReadWindow(KeptPoint* point) const {
 // ---- the file
 
 std::string TextIndex::FileName() const {
-  // The names of two files that meet are no harm: what is in the file says whose it is.
+  // Two files may have the same name here. That is no harm: the header says whose index it is.
   const uint64_t hash = HashText(path_.size(), absl::StrCat(path_, "\n", reading_));
   return absl::StrCat(options_.folder, "/", absl::Hex(hash, absl::kZeroPad16), ".index");
 }
@@ -360,7 +362,7 @@ void TextIndex::Load() {
     at += kRecordHeadBytes + body;
   }
   if (!file) {
-    // The disk is in trouble, or the file is shortened just now: which of it is whole isn't known.
+    // The disk fails, or another process is shortening the file: it may not be whole.
     Forget();
     return;
   }
@@ -381,8 +383,8 @@ bool TextIndex::BeginSave() {
 }
 
 void TextIndex::Save(uint64_t version) {
-  // What was noted is of the file that was opened. The look may take long: of an object, its store
-  // is asked.
+  // The places are those of the file that was opened. This look may take long, since an object's
+  // store has to answer.
   const std::optional<Identity> identity = ReadIdentity();
   absl::MutexLock saving(&save_mutex_);
   Update update;
@@ -391,15 +393,15 @@ void TextIndex::Save(uint64_t version) {
     if (version != version_ || !(identity == identity_) || cannot_write_) return;
     update = NextUpdate();
   }
-  if (update.records.empty()) return;  // Another reader's Save() had it all.
+  if (update.records.empty()) return;  // Another reader's Save() has written them all.
   const Written written = update.at > 0 ? Append(update) : Replace(update);
   const int error = errno;
   absl::MutexLock lock(&mutex_);
   if (written == Written::kFailed) CannotWrite(error);
   if (version != version_) return;
   if (written == Written::kNotOurs) {
-    // It was removed, or another process writes it. What it had of ours is lost, so the next
-    // reading begins with what is there.
+    // It was removed, or another process writes it. The records that this object had written are
+    // lost, so the next reading begins with the file that is there.
     Forget();
     is_loaded_ = false;
   }

@@ -1,5 +1,6 @@
-// Where rows begin in a text file: gathered as the file is read the first time, appended to a file
-// of the run directory (docs/formats.md), so that a later reader goes to a row within seconds.
+// Remembers where rows begin in a text file, so that a later reader goes to a row within seconds.
+// The places are noted as the file is read the first time, and appended to a file of the run
+// directory (docs/formats.md).
 #ifndef THERMOCLINE_WORKER_DATA_TEXT_TEXT_INDEX_H_
 #define THERMOCLINE_WORKER_DATA_TEXT_TEXT_INDEX_H_
 
@@ -19,36 +20,38 @@
 
 namespace thermocline {
 
-// Rows of a file before some place of it, without its header.
+// How many rows a file has before some place of it, without its header.
 struct RowCount {
   int64_t rows = 0;
-  int64_t held_out = 0;  // of `rows`, as data.split.column says
+  int64_t held_out = 0;  // How many of `rows` data.split.column holds out.
 };
 
-// A row's begin.
+// Where a row begins.
 struct RowPlace {
-  int64_t offset = 0;  // in the text, more than 0
-  int64_t line = 0;    // of the file, from 1
+  int64_t offset = 0;  // In the text, more than 0.
+  int64_t line = 0;    // In the file, from 1.
   RowCount before;
 };
 
 struct TextIndexOptions {
-  // Where files are kept; "": nowhere, and what is known lives as long as the object.
+  // The folder of the indexes' files; "": none, and the places are known as long as the object
+  // lives.
   std::string folder;
-  // Whether they are written here, or only read.
+  // Whether this process writes the files, or only reads them.
   bool writes = false;
-  // Bytes of text between places of rows, and between points where compressed text is read again.
+  // Bytes of text between places of rows, and between points from which compressed text can be
+  // read.
   int64_t row_bytes = 4 << 20;
   int64_t point_bytes = 64 << 20;
-  // Bytes of the file between writes, before its end is known.
+  // Bytes of text between two writes, until the file's end is known.
   int64_t write_bytes = int64_t{1} << 30;
 };
 
-// Thread-safe: several readers of a file share it.
+// The index of one file. Thread-safe: several readers of the file share it.
 class TextIndex {
  public:
-  // `reading`: all that decides which rows the file has, and which of them are held out. `store`:
-  // of a path that names an object.
+  //   reading: a text of all settings that decide which rows the file has, and which are held out
+  //   store: may be null if `path` names no object
   TextIndex(std::string path, std::string reading, TextIndexOptions options,
             std::shared_ptr<ObjectStore> store = nullptr)
       : path_(std::move(path)),
@@ -56,28 +59,30 @@ class TextIndex {
         options_(std::move(options)),
         store_(std::move(store)) {}
 
-  // Called before each reading of the file. Takes what is kept of it the first time; forgets what
-  // is known if the file is no longer the same by its size, time, first and last bytes; an object
-  // by its size and tag. Returns the file's version here, which the calls below are about: of
-  // another one nothing is noted or known. 0: it is no regular file, or can't be read.
+  // A reader calls this before each reading of the file. The first call loads the index's file.
+  // Later calls forget all if the text file is no longer the same, by its size, time, first and
+  // last bytes (an object by its size and tag). Returns the text file's version here, which the
+  // reader gives to the calls below: they do nothing, and know nothing, for another version. 0: the
+  // file is no regular file, or can't be read.
   uint64_t Prepare();
 
-  // Whether a place is far enough from the last to be noted.
+  // Whether a place at byte `offset` is far enough from the last one to be noted.
   bool WantsPlace(uint64_t version, int64_t offset) const;
   void Note(uint64_t version, const RowPlace& place);
   void Note(uint64_t version, RestartPoint point);
-  // The file has so many rows.
+  // Notes how many rows the file has.
   void NoteEnd(uint64_t version, const RowCount& rows);
 
-  // All rows, once they are known.
+  // How many rows the file has, once that is known.
   std::optional<RowCount> rows(uint64_t version) const;
-  // How to get to a place that lies beyond byte `offset` of the text, the last of those for which
-  // is_before(place.before); false from some place on, for all after it. Reading begins at `point`.
-  // None also where what `point` needs can't be read from the index's file as it was written.
+  // How to get to a place: read from `point` on, until `place`.
   struct Way {
     RowPlace place;
     RestartPoint point;
   };
+  // Finds the way to the last place for which is_before(place.before) is true; it has to be false
+  // for all later places. nullopt if there is none beyond byte `offset` of the text, or if the text
+  // that `point` needs can't be read from the index's file.
   template <typename IsBefore>
   std::optional<Way> Find(uint64_t version, int64_t offset, bool compressed,
                           const IsBefore& is_before) const {
@@ -97,14 +102,14 @@ class TextIndex {
     return Way{place, std::move(point->point)};
   }
 
-  // Forgets all: it has led astray.
+  // Forgets all, since a place of this index turned out to be wrong.
   void Drop();
 
   int64_t point_bytes() const { return options_.point_bytes; }
 
  private:
-  // What tells a file from others, and from itself after a change. Of an object size and tag, the
-  // halves of whose hash stand as checksums.
+  // Identifies a file's content, so that a change is noticed. An object has its size, and the two
+  // halves of its tag's hash in place of checksums.
   struct Identity {
     int64_t size = -1;
     int64_t modified_ns = 0;
@@ -116,47 +121,49 @@ class TextIndex {
   };
   std::optional<Identity> ReadIdentity() const;
 
-  // A point whose window is in memory, or in the file alone.
+  // A point whose window is either in memory or in the index's file.
   struct KeptPoint {
     RestartPoint point;
-    int64_t window_at = 0;      // Of the file, its first byte, where the window lies there.
-    uint32_t window_bytes = 0;  // 0: it is in memory, or there is none.
+    int64_t window_at = 0;      // Where the window begins in the index's file, if it is there.
+    uint32_t window_bytes = 0;  // 0: the window is in memory, or there is none.
     uint32_t window_crc = 0;
   };
-  // What a Save() appends.
+  // The records that a Save() appends to the index's file.
   struct Update {
-    std::string header;  // Of the file.
-    int64_t at = 0;      // Bytes of the file before it; 0: it becomes a new file.
+    std::string header;  // The file's header.
+    int64_t at = 0;      // The file's size before; 0: the records make a new file.
     std::string records;
-    // What the file has then. `windows`: the first bytes of those in `records`.
+    // What the file has afterwards: its size, how many places, and whether the number of rows.
     int64_t end = 0;
     size_t places = 0;
-    std::vector<int64_t> windows;
+    std::vector<int64_t> windows;  // Where the windows of `records` begin in the file.
     bool has_rows = false;
   };
   enum class Written { kYes, kNotOurs, kFailed };
 
-  // The point to begin at on the way to a place.
+  // Returns the point from which to read on the way from byte `offset` to `place`; nullopt if there
+  // is none between them.
   std::optional<KeptPoint> PointBefore(const RowPlace& place, int64_t offset, bool compressed) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes a point's window into memory. False: it can't be read, or is no longer what it was.
+  // Reads a point's window into memory. Returns false if it can't be read, or is damaged.
   bool ReadWindow(KeptPoint* point) const;
-  // Without what the file has: the next Save() replaces it.
+  // Forgets all, also what the index's file has: the next Save() replaces the file.
   void Forget() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string FileName() const;
   std::string EncodeHeader() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What is known and not in the file.
+  // Returns the records that the index's file lacks.
   Update NextUpdate() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes a record, whose body lies at byte `at` of the file. False, and nothing taken: its numbers
-  // can't be those of a file.
+  // Takes a record, whose body is at byte `at` of the index's file. Returns false, and takes
+  // nothing, if its numbers are impossible.
   bool TakeRecord(absl::string_view body, int64_t at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes the whole records at the file's front, and cuts what follows them if it is written here.
+  // Takes the whole records at the front of the index's file. Cuts off the rest if this process
+  // writes the file.
   void Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether what is known is to be written now: the caller calls Save().
+  // Whether the caller is to call Save() now.
   bool BeginSave() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Where the file can't be written, says so once and goes on without.
+  // Writes NextUpdate(). If the file can't be written, logs that once; later calls do nothing.
   void Save(uint64_t version) ABSL_LOCKS_EXCLUDED(save_mutex_, mutex_);
-  // kNotOurs: the file is not as this object has left it. kFailed: errno says why.
+  // kNotOurs: the file is not the one that this object has left. kFailed: errno says why.
   Written Append(const Update& update) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(save_mutex_);
   Written Replace(const Update& update) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(save_mutex_);
   void CannotWrite(int error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -167,16 +174,17 @@ class TextIndex {
   const std::shared_ptr<ObjectStore> store_;
 
   mutable absl::Mutex mutex_;
-  // Held while the file is written, when mutex_ is not: readers go on.
+  // Held while the index's file is written; mutex_ is not held then, so that readers go on.
   absl::Mutex save_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
-  std::optional<Identity> identity_ ABSL_GUARDED_BY(mutex_);  // Empty: it can't be read.
-  uint64_t version_ ABSL_GUARDED_BY(mutex_) = 1;              // Of the file, counted from 1.
+  std::optional<Identity> identity_ ABSL_GUARDED_BY(mutex_);  // nullopt: the file can't be read.
+  uint64_t version_ ABSL_GUARDED_BY(mutex_) = 1;              // The text file's, counted from 1.
   bool is_loaded_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<RowPlace> places_ ABSL_GUARDED_BY(mutex_);   // ascending
   std::vector<KeptPoint> points_ ABSL_GUARDED_BY(mutex_);  // ascending
   std::optional<RowCount> rows_ ABSL_GUARDED_BY(mutex_);
-  int64_t saved_offset_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the last place, as Save() was called.
-  // What the file has: bytes (0: it is to be replaced), places and points from the first on, rows.
+  int64_t saved_offset_ ABSL_GUARDED_BY(mutex_) = 0;  // The last place at the last Save().
+  // What the index's file has: its size (0: it is to be replaced), how many of the first places and
+  // points, and whether the number of rows.
   int64_t file_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t file_places_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t file_points_ ABSL_GUARDED_BY(mutex_) = 0;

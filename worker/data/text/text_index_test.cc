@@ -188,7 +188,7 @@ class TextIndexTest : public testing::Test {
     return reading;
   }
 
-  // As readers without an index do, from every place.
+  // A reader with an index reads what one without reads, from every place.
   void ExpectSame(const std::shared_ptr<TextFiles>& indexed, Keep keep) {
     const int64_t rows = Read(Files(false), keep, INT64_MAX, 1).skipped;
     for (int64_t skip = 0; skip < rows + 200; skip += rows / 29 + 1) {
@@ -319,7 +319,7 @@ TEST_F(TextIndexTest, AChangedFileIsReadAnew) {
     const auto files = Files(true, Keep::kMarked);
     Read(files, Keep::kMarked, INT64_MAX, 1);
     const auto time = std::filesystem::last_write_time(paths_[0]);
-    // Of the same size and time, with another first row: the first bytes tell.
+    // The file has the same size and time, but another first row: the first bytes show it.
     std::string other = "a,b\n#" + text.substr(5);
     ASSERT_EQ(other.size(), text.size());
     folder_.Write("a", gzip ? Gzip(other) : other);
@@ -376,7 +376,7 @@ TEST_F(TextIndexTest, ADamagedIndexIsMadeAnew) {
   EXPECT_EQ(Kept().size(), 1u);
 }
 
-// As indexes of version 1 were, which had a checksum of all their bytes.
+// An index of version 1 had a checksum of all its bytes.
 TEST_F(TextIndexTest, AnIndexOfAnotherVersionIsReplaced) {
   paths_ = {folder_.Write("a", GzipInBlocks(Rows(2000)))};
   Read(Files(true), Keep::kAll, INT64_MAX, 1);
@@ -543,7 +543,7 @@ TEST_F(TextIndexTest, WhatAnotherHasAppendedIsNotWrittenOver) {
   ExpectSame(Files(true), Keep::kAll);
 }
 
-// Of a write that fails a part may be in the file.
+// A part of a write that failed may be in the file.
 TEST_F(TextIndexTest, AFullDiskLeavesWhatWasThere) {
   paths_ = {folder_.Write("a", GzipInBlocks(Rows(20'000)))};
   Read(Files(true), Keep::kAll, 10'000, 1);
@@ -607,7 +607,7 @@ TEST_F(TextIndexTest, NumbersThatCantBeAreNotTrusted) {
 }
 
 // The text changed where size, time, first and last bytes don't tell: what is not the begin of a
-// line is noticed, and the index given up.
+// line is noticed, and the index is dropped.
 TEST_F(TextIndexTest, APlaceWhereNoLineBeginsIsNotTrusted) {
   std::string text = Rows(40'000);
   paths_ = {folder_.Write("a", text)};

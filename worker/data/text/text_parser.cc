@@ -20,10 +20,10 @@
 namespace thermocline {
 namespace {
 
-// Bytes that are compared at a time.
+// So many bytes are compared at a time.
 constexpr size_t kSplitBytes = 64;
 
-// A bit for each of the kSplitBytes at `p` that is `wanted`.
+// Returns a bit for each of the kSplitBytes at `p`: whether it is `wanted`.
 inline uint64_t MatchesAt(const char* p, __m256i wanted) {
   const auto half = [wanted](const char* from) {
     const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -33,7 +33,8 @@ inline uint64_t MatchesAt(const char* p, __m256i wanted) {
 }
 
 // Finds the separators of a line, and counts them. Their number in a block is hard to predict, so a
-// dozen places are written whether or not there are so many. ends: room for all, and kSplitBytes.
+// dozen places are written whether or not there are so many.
+//   ends: has room for all of them and kSplitBytes more
 size_t FindSeparators(absl::string_view line, char separator, uint32_t* ends) {
   constexpr int kAtOnce = 12;
   const __m256i wanted = _mm256_set1_epi8(separator);
@@ -72,7 +73,7 @@ struct PlainColumns {
   }
 };
 
-// They point into `ends`.
+// The columns point into `ends`.
 PlainColumns SplitPlain(absl::string_view line, char separator,
                         UninitializedVector<uint32_t>* ends) {
   if (ends->size() < line.size() + 2 * kSplitBytes) {
@@ -100,8 +101,8 @@ inline bool MayHaveQuotes(absl::string_view line, const LineFormat& format) {
   return format.quotes && std::memchr(line.data(), '"', line.size()) != nullptr;
 }
 
-// Takes a column that begins with a quote from the front of `*rest`; false where other text follows
-// the closing quote, or there is none. `unquoted` has room for all of the line.
+// Takes a column that begins with a quote from the front of `*rest`. Returns false if there is no
+// closing quote, or if other text follows it. `unquoted` has room for all of the line.
 bool TakeQuoted(absl::string_view* rest, char separator, absl::string_view* column,
                 std::string* unquoted) {
   rest->remove_prefix(1);
@@ -293,7 +294,7 @@ template <typename Columns>
 bool TextParser::ParseRow(const Columns& columns, RowValues values,
                           std::vector<KeyBuffer>* features) const {
   if (columns.size() != columns_.names.size()) return false;
-  *values.label = NAN;                         // Without one.
+  *values.label = NAN;                         // It stays so if there is no label.
   for (size_t i = labels_.size(); i-- > 0;) {  // The first is read last, and stays.
     if (!ParseLabel(columns[labels_[i]], values.label) && needs_labels_) return false;
   }
@@ -301,7 +302,7 @@ bool TextParser::ParseRow(const Columns& columns, RowValues values,
   for (const Number& number : numbers_) {
     if (!number.reader.Read(columns[number.column], values.dense++)) return false;
   }
-  bool has_others = false;  // Weights, or crosses.
+  bool has_others = false;  // Whether there are weights or crosses.
   for (size_t f = 0; f < features_.size(); ++f) {
     const Keys& keys = features_[f];
     has_others |= !keys.is_plain;
@@ -338,7 +339,7 @@ bool TextParser::ParseOthers(const Columns& columns, std::vector<KeyBuffer>* fea
 bool TextParser::IsHeader(absl::string_view line) const {
   if (header_.empty()) return false;
   line = WithoutLineEnd(line);
-  absl::ConsumePrefix(&line, kByteOrderMark);  // Of a file that was joined.
+  absl::ConsumePrefix(&line, kByteOrderMark);  // Each file that was joined may begin with one.
   return line == header_ || line == quoted_header_;
 }
 
@@ -381,7 +382,7 @@ void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batc
   batch->features.resize(features_.size());
   std::vector<KeyBuffer> features;
   features.reserve(features_.size());
-  std::vector<int32_t*> offsets;  // Of each feature.
+  std::vector<int32_t*> offsets;  // [features]
   for (FeatureLookups& feature : batch->features) {
     feature.keys.resize(std::max(feature.keys.capacity(), rows));
     feature.offsets.resize(rows + 1);

@@ -1,4 +1,4 @@
-// What a text parser says of a malformed line.
+// How a text parser describes a malformed line.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -12,7 +12,7 @@ std::string Columns(size_t count) {
   return absl::StrCat(count, count == 1 ? " column" : " columns");
 }
 
-// A line without a tab and with commas.
+// Whether a line has commas but no tab.
 std::string DescribeCommas(absl::string_view line) {
   const std::vector<absl::string_view> columns = absl::StrSplit(line, ',');
   const bool has_header = LooksLikeHeader(columns);

@@ -221,7 +221,7 @@ TEST(CriteoText, BatchesAreUsedAgain) {
 
 // ---- described text
 
-// Of the columns a, b, c, label, when.
+// The columns are a, b, c, label and when.
 TextParser DescribedParser(const std::string& features, const std::string& data = "",
                            const std::string& csv = "") {
   const auto job = ParseJob(
@@ -413,7 +413,7 @@ TEST(DescribedText, WordsForMissingNumbersAreMissing) {
   EXPECT_EQ(numbers.bad, (std::vector<int64_t>{4}));
   for (int i = 0; i < 3; ++i) EXPECT_EQ(numbers.batch.dense_row(i)[0], nine) << i;
   EXPECT_EQ(numbers.batch.dense_row(3)[0], static_cast<float>(std::log1p(4.0)));
-  // Where there is no value for a missing number, the line is malformed, and is told why.
+  // Without a value for a missing number the line is malformed, and the error says why.
   EXPECT_EQ(DescribedParser("feature { column: 'a' numeric {} }").Describe("NA,,,0,"),
             "column 1 ('a'): 'NA' is missing, and numeric.missing says nothing of that");
 }

@@ -88,7 +88,7 @@ absl::StatusOr<int64_t> RowSource::SkipShuffled(int64_t rows) {
       const int64_t count = std::min(of_block, rows - skipped);
       order_position_ += count;
       skipped += count;
-    } else if (rows - skipped >= range_.shuffle_rows) {  // Nothing of these blocks is wanted.
+    } else if (rows - skipped >= range_.shuffle_rows) {  // None of these blocks' rows is wanted.
       const int64_t blocks = (rows - skipped) / range_.shuffle_rows;
       ASSIGN_OR_RETURN(const int64_t count, rows_->Skip(blocks * range_.shuffle_rows, on_scan_));
       blocks_ += blocks;

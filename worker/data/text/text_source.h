@@ -1,4 +1,4 @@
-// A range of the rows of files as a BatchSource, shuffled in blocks where the job says so.
+// A BatchSource of a range of the rows of files, shuffled in blocks if the job says so.
 #ifndef THERMOCLINE_WORKER_DATA_TEXT_TEXT_SOURCE_H_
 #define THERMOCLINE_WORKER_DATA_TEXT_TEXT_SOURCE_H_
 
@@ -18,23 +18,23 @@
 namespace thermocline {
 
 struct TextRange {
-  // Of the rows that a filter leaves. end < 0: through the end, not counted.
+  // Rows [begin, end), counted among those of `rows`. end < 0: all from `begin` on.
   int64_t begin = 0;
   int64_t end = -1;
 
-  // Which rows data.split.column leaves, where it is set.
+  // Whether the range is of all rows, or of those that data.split.column holds out or leaves.
   enum class Rows { kAll, kTrain, kHeldOut };
   Rows rows = Rows::kAll;
 
-  // Rows that change places with each other, block by block; 0: none do.
+  // So many neighbouring rows change places with each other, block by block; 0: none do.
   int64_t shuffle_rows = 0;
   uint64_t shuffle_seed = 0;
 };
 
-// The order of `rows` rows of a block: a permutation that (seed, pass, block) decide.
+// Returns the order of a block's `rows` rows: a permutation that (seed, pass, block) decide.
 std::vector<int32_t> ShuffledOrder(uint64_t seed, uint32_t pass, int64_t block, int64_t rows);
 
-// What sources of rows share: the range, and the order within it.
+// The base of sources of rows (TextSource, ParquetSource): the range, and the order within it.
 class RowSource : public BatchSource {
  public:
   absl::Status Rewind(uint32_t pass) override;
@@ -53,11 +53,11 @@ class RowSource : public BatchSource {
   const std::atomic<bool>* cancelled() const { return &cancelled_; }
 
  private:
-  // What was counted is no longer there.
+  // Returns the error of files that have fewer rows than were counted.
   absl::Status TooFewRows(int64_t found) const;
-  // `rows`, or those that are left of the range.
+  // Returns `rows`, or how many rows are left of the range if that is less.
   int64_t Wanted(int64_t rows) const;
-  // Takes the next block of rows from the stream; false: there is none.
+  // Takes the next block of rows from the stream. Returns false if there is none.
   absl::StatusOr<bool> NextBlock();
   absl::StatusOr<int64_t> AppendShuffled(int64_t rows, RawBatch* raw);
   absl::StatusOr<int64_t> SkipShuffled(int64_t rows);
@@ -67,14 +67,14 @@ class RowSource : public BatchSource {
   const OnScan on_scan_;
   std::atomic<bool> cancelled_{false};
 
-  // Of the thread that reads.
+  // Only the thread that reads uses these.
   std::unique_ptr<RowReader> rows_;
   uint32_t pass_ = 0;
-  int64_t next_row_ = 0;    // To be handed out.
-  int64_t blocks_ = 0;      // That were taken from the stream in this pass.
-  int64_t taken_rows_ = 0;  // In them, and those before the range.
+  int64_t next_row_ = 0;    // The next row to be handed out.
+  int64_t blocks_ = 0;      // How many blocks this pass has taken from the stream.
+  int64_t taken_rows_ = 0;  // Their rows, and the rows before the range.
   RawBatch block_;
-  std::vector<int32_t> order_;  // Of block_.
+  std::vector<int32_t> order_;  // The order of block_'s rows.
   size_t order_position_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Which rows a value of a column holds out (data.split.column).
+// Decides by the value of a column which rows are held out (data.split.column).
 #ifndef THERMOCLINE_WORKER_DATA_TEXT_VALUE_SPLIT_H_
 #define THERMOCLINE_WORKER_DATA_TEXT_VALUE_SPLIT_H_
 
@@ -15,7 +15,7 @@ class ValueSplit {
   ValueSplit(int column, absl::string_view test_from);
 
   int column() const { return column_; }
-  // Empty: the value is not a number, and has to be.
+  // nullopt: the value is not a number, though test_from is one; the row is malformed.
   std::optional<bool> IsHeldOut(absl::string_view value) const;
 
  private:
