@@ -97,7 +97,7 @@ TEST(ClusterTest, SameSeedSameTrace) {
 struct PlantedInCluster {
   const char* name;
   ClusterFault fault;
-  uint64_t first_seed = 1;  // Of the seeds that are tried. A rare fault is found soon from there.
+  uint64_t first_seed = 1;  // Seeds are tried from here on: a rare fault is found soon.
 };
 
 class PlantedInClusterTest : public testing::TestWithParam<PlantedInCluster> {};

@@ -19,7 +19,7 @@
 namespace thermocline {
 
 struct NetworkDiskFaults {
-  double lose_answer = 0.01;  // Of a change: it was made, or not, or comes later.
+  double lose_answer = 0.01;  // A change fails so: it was made, or not, or comes later.
   double go_stale = 0.1;      // A folder is remembered when it is looked at ...
   int stale_operations = 40;  // ... for so many operations, at the most.
   // Planted: whether a name is taken is judged by what this host remembers.

@@ -63,7 +63,7 @@ wire::PushChunk Saboteur::Tamper(ServerIndex server, wire::PushChunk chunk) {
   }
   if (fault_ == PlantedFault::kArrivalOrder && staleness_steps_ == 0) {
     chunk.header.rank = RankByArrival(server, chunk);
-    chunk.header.acked_through = kNoStep;  // Of another rank.
+    chunk.header.acked_through = kNoStep;  // It was another rank's.
   }
   if (fault_ == PlantedFault::kEarlyPush) {
     if (!early_.has_value() && --messages_left_ <= 0) {

@@ -50,7 +50,7 @@ enum class PlantedFault {
   kNothingForgotten,   // Servers keep the rows that no push has reached for too long.
   kNewestSchedule,     // A job that goes back goes on with the stretch that came last.
   kLimitsNotReplayed,  // A server that recovers keeps the rows beyond a table's limit.
-  // Of the exchange between workers, from here on.
+  // The faults from here on need workers that exchange blocks.
   kOwnersArrivalOrder,  // An owner merges gradients in another order than that of the ranks.
   kOwnLast,             // Its own come last.
   kEvictedEarly,        // A row leaves the cache before the gradients of the step before are in it.
@@ -58,12 +58,13 @@ enum class PlantedFault {
   kOldBlocks,           // Chunks of an earlier generation's streams are taken.
   kNeverSentAgain,      // What a broken stream has lost is said to be here.
   kSharedCredit,        // A block that is held takes the room of all phases.
+  kReceiptsOverwrite,   // A receipt takes the place of one that waits and may be newer.
   kLeavesByReceipts,    // A rank leaves once all it has sent has arrived, not before.
   kWaitsFirst,          // A rank waits for gradients before it has sent its own.
   kPushesLate,          // A rank waits for the next step's rows before its push is whole.
 };
 
-inline bool IsOfExchange(PlantedFault fault) { return fault >= PlantedFault::kOwnersArrivalOrder; }
+inline bool NeedsExchange(PlantedFault fault) { return fault >= PlantedFault::kOwnersArrivalOrder; }
 
 class Saboteur {
  public:

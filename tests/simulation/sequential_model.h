@@ -77,7 +77,7 @@ class SequentialModel {
   // what comes after it anew.
   void GoBack(Line line, uint32_t num_workers);
 
-  // Of all tables' first `num_keys` keys, Mix64(0) and so on.
+  // Scores the first `num_keys` keys of every table: Mix64(0) and so on.
   double ScoreAfter(Step step, uint64_t num_keys) const;
   std::vector<float> InitialWeights(TableId table, Key key) const;
   const TableLayout& layout(TableId table) const;
@@ -86,8 +86,8 @@ class SequentialModel {
   void ApplyNext();
   void ApplyGradient(TableId table, Key key, uint32_t count, absl::Span<const float> gradient,
                      float learning_rate);
-  // Of the tables whose rows are counted before the next step: what was changed last in this step
-  // or before is beyond max_rows.
+  // For each table whose rows are counted before the next step: rows that were changed last in this
+  // step or before are beyond max_rows.
   std::map<TableId, Step> BeyondLimits() const;
   void Forget(const std::map<TableId, Step>& beyond_limits);
   Row* RowOf(TableId table, Key key);

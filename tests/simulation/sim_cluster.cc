@@ -21,8 +21,9 @@ constexpr absl::Duration kHostTimeout = absl::Seconds(3);
 constexpr int64_t kControllerMicros = 100'000;
 constexpr int64_t kHistoryMicros = kSecond;
 constexpr int64_t kTroubleMicros = 100'000;
-constexpr double kTroubles = 0.04;        // Of those.
-constexpr double kDiskInterrupts = 0.01;  // Of a controller's operations on its disk.
+constexpr double kTroubles = 0.04;  // The chance of trouble, each kTroubleMicros.
+// Others work in the midst of so many of a controller's operations on its disk.
+constexpr double kDiskInterrupts = 0.01;
 constexpr int64_t kLongestPause = 8 * kSecond;
 
 std::vector<TableLayout> SparseTables() {

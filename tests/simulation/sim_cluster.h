@@ -35,8 +35,8 @@ struct ClusterSetup {
   uint32_t num_hosts = 3, num_servers = 2, num_workers = 2;
   int64_t num_steps = 40;
   uint64_t every_steps = 7;      // Checkpoints
-  int64_t compute_us = 100'000;  // Of a step, at the most.
-  uint64_t num_keys = 40;        // As SimWorkerOptions.
+  int64_t compute_us = 100'000;  // A step computes so long, at the most.
+  uint64_t num_keys = 40;        // This and the next mean what they do in SimWorkerOptions.
   int keys_per_table = 8;
   int troubles = 12;              // How often something happens.
   std::vector<DenseTable> dense;  // As SimSetup.

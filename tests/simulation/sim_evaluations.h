@@ -19,10 +19,10 @@
 namespace thermocline {
 
 struct SimEvaluationCounters {
-  uint64_t decided = 0;
-  uint64_t best = 0;     // Of those: better than all before.
-  uint64_t unmade = 0;   // Of those: their checkpoint could not be made.
-  uint64_t stopped = 0;  // Ended training.
+  uint64_t decided = 0;  // All evaluations.
+  uint64_t best = 0;     // Evaluations that were better than all before.
+  uint64_t unmade = 0;   // Best evaluations whose checkpoint could not be made.
+  uint64_t stopped = 0;  // Evaluations that ended training.
 
   void Add(const SimEvaluationCounters& other);
 };

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kTimeLimitMicros = int64_t{600} * 1'000'000;
 constexpr uint32_t kStallSeconds = 60;
 constexpr int kMaxLauncherWrites = 12;
-// Of a job without checkpoints.
+// Between two rounds of the launcher in a job without checkpoints.
 constexpr int64_t kPollMicros = 20'000;
 // Between two rounds of checkpoints of the job machine.
 constexpr int64_t kRoundMicros = 200'000;

@@ -40,18 +40,18 @@ inline constexpr char kSimCheckpoints[] = "/checkpoints";
 
 struct SimJobCounters {
   uint64_t launcher_deaths = 0;
-  uint64_t launcher_hosts = 0;  // Of those: with their host.
-  uint64_t broken_writes = 0;   // Of those: in the middle of a write.
+  uint64_t launcher_hosts = 0;  // Deaths of a launcher with its host.
+  uint64_t broken_writes = 0;   // Deaths of a launcher in the middle of a write.
   uint64_t worker_deaths = 0;
   uint64_t rollbacks = 0;
   uint64_t resumes = 0;
-  uint64_t resized = 0;     // Of those: with another number of servers or workers.
+  uint64_t resized = 0;     // Resumes with another number of servers or workers.
   uint64_t restored = 0;    // Generations that began with a checkpoint.
-  uint64_t older = 0;       // Of those: with one that the user named.
-  uint64_t left = 0;        // Of those: with one that the job had left behind.
+  uint64_t older = 0;       // Generations that began with one that the user named.
+  uint64_t left = 0;        // Generations that began with one that the job had left behind.
   uint64_t made_again = 0;  // Checkpoints of a step of which an earlier generation left one.
-  uint64_t lost_logs = 0;   // That lacked what they had acknowledged; all were noticed.
-  uint64_t stalls = 0;      // Of those: because nothing advanced.
+  uint64_t lost_logs = 0;   // Logs that lacked what was acknowledged; all were noticed.
+  uint64_t stalls = 0;      // Lost logs that were noticed because nothing advanced.
   uint64_t user_stops = 0;
   uint64_t job_faults = 0;  // Ends of a worker that the job itself had caused.
   uint64_t changes = 0;     // Between hot and cold batches.
@@ -86,15 +86,17 @@ class SimJob {
   // The tables whose rows workers hold where there are several.
   const std::set<TableId>& held() const { return held_; }
   const std::vector<std::unique_ptr<SimWorker>>& workers() const { return workers_; }
-  // Those of the last generation.
+  // The servers of the last generation.
   std::vector<SimServer*> servers() const;
   ServerConfig ConfigFor(ServerIndex index) const;
   SimulatedDisk* checkpoints() { return &disk_; }
   CheckpointStore* store() { return &*store_; }
-  const GenerationStart& start() const { return start_; }  // Of the newest generation.
-  // Those of the last generation; null where the job has none.
+  // How the newest generation began.
+  const GenerationStart& start() const { return start_; }
+  // The evaluations of the last generation; null where the job has none.
   const SimEvaluations* evaluations() const { return evaluations_.get(); }
-  const Digest& digest() const { return digest_; }  // As the servers told the launcher at the end.
+  // The model's digest, as the servers told the launcher at the end.
+  const Digest& digest() const { return digest_; }
   // REQUIRES: training is over.
   Step last_step() const { return workers_[0]->last_step(); }
   SimJobCounters counters() const;
@@ -158,7 +160,7 @@ class SimJob {
   SimulatedDisk disk_;  // The folder of checkpoints, as the launcher's host sees it.
   ForgetfulDisk launcher_disk_;
   SimRandom nonces_;
-  std::optional<CheckpointStore> store_;             // Of the launcher that runs.
+  std::optional<CheckpointStore> store_;             // The running launcher has it.
   std::vector<std::unique_ptr<SimServer>> servers_;  // [kMaxServers] The rest have no process.
   std::unique_ptr<SimNetwork> network_;
   std::unique_ptr<SimStreams> streams_;
@@ -183,13 +185,15 @@ class SimJob {
   int user_stops_left_ = 1;
   int job_faults_left_ = 1;
   bool stall_may_be_ = false;
-  bool disk_dies_soon_ = false;          // That of the launcher, in one of its next writes.
-  std::string newest_base_;              // Of the generation, or committed since ...
-  uint64_t newest_base_generation_ = 0;  // ... by this one.
+  bool disk_dies_soon_ = false;  // The launcher's disk dies in one of its next writes.
+  // The checkpoint that the generation began with, or the newest committed since; and the
+  // generation that made it.
+  std::string newest_base_;
+  uint64_t newest_base_generation_ = 0;
   CheckpointLines lines_;
-  uint64_t max_staleness_ = 0;  // Of workers that have gone.
+  uint64_t max_staleness_ = 0;  // The most of workers that have gone.
   uint64_t trace_ = 0;
-  SimJobCounters counters_;  // Of launchers that have gone.
+  SimJobCounters counters_;  // The sum over launchers that have gone.
 };
 
 }  // namespace thermocline

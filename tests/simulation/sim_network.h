@@ -23,9 +23,9 @@ namespace thermocline {
 
 // Where the messages of one worker go, in a job over several hosts.
 struct SimRoutes {
-  Scheduler* worker = nullptr;                     // Of its process.
-  std::function<SimServer*(ServerIndex)> server;   // At the address now; null: none.
-  std::function<Scheduler*(ServerIndex)> arrival;  // Of the process there.
+  Scheduler* worker = nullptr;                     // The worker's process runs on it.
+  std::function<SimServer*(ServerIndex)> server;   // The server at the address now; null: none.
+  std::function<Scheduler*(ServerIndex)> arrival;  // The process there runs on it.
   std::function<bool(ServerIndex, bool to_server)> is_cut;
 };
 
@@ -46,7 +46,7 @@ class SimNetwork {
   // Hash of all messages, in order.
   uint64_t trace() const { return trace_; }
   uint64_t messages_lost() const { return messages_lost_; }
-  // Of pushes in more than one chunk; every copy counts.
+  // Chunks of pushes that have several; every copy counts.
   uint64_t chunks_of_many() const { return chunks_of_many_; }
   // Chunks for which a server had no room.
   uint64_t chunks_refused() const { return chunks_refused_; }
@@ -55,9 +55,9 @@ class SimNetwork {
 
  private:
   class Link;
-  class Expectation;  // The end of a call where the answer is expected, ...
+  class Expectation;  // The end of a call where the answer is expected.
   template <typename Answer>
-  struct Caller;  // ... and what it is.
+  struct Caller;  // An expectation, with what the answer is.
 
   void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
             const std::shared_ptr<Caller<wire::PullAnswer>>& caller);
@@ -83,7 +83,7 @@ class SimNetwork {
   SimRandom random_;
   const NetworkFaults faults_;
   const std::vector<SimServer*> servers_;
-  const SimRoutes routes_;  // Of one worker; or of none, and all messages go to servers_.
+  const SimRoutes routes_;  // Without a worker, all messages go to servers_.
   Scheduler* const scheduler_;
   Saboteur* const saboteur_;
   uint64_t trace_ = 0;

@@ -26,12 +26,12 @@ namespace thermocline {
 
 struct SimLauncherCounters {
   uint64_t committed = 0;
-  uint64_t increments = 0;  // Of those: that build on others.
+  uint64_t increments = 0;  // Committed checkpoints that build on others.
   uint64_t called_off = 0;
   uint64_t not_removed = 0;
   uint64_t answered = 0;  // Requests for a checkpoint.
   uint64_t late_calls = 0;
-  uint64_t restarts = 0;  // Of servers.
+  uint64_t restarts = 0;  // Servers that were started again.
   uint64_t hosts_lost = 0;
   uint64_t moved = 0;  // Processes that started on another host than before.
 
@@ -88,8 +88,8 @@ class SimRunner {
 
   void Begin();
   const JobMachine& machine() const { return machine_; }
-  // That was opened last. The machine may be further already, while what it wanted before is being
-  // carried out.
+  // The generation that was opened last. The machine may be further already, while what it wanted
+  // before is being carried out.
   uint64_t generation() const { return generation_; }
 
   // Events of processes and of the user.
@@ -102,7 +102,7 @@ class SimRunner {
   void LoseHost(size_t index);
   // With nodes: a report has come, or time has passed.
   void OnNodes();
-  // Comes from outside.
+  // Hands over an event from outside.
   void Take(JobEvent event) { Post(0, std::move(event)); }
 
   const SimLauncherCounters& counters() const { return counters_; }
@@ -110,7 +110,7 @@ class SimRunner {
   absl::Duration Now() const;
 
  private:
-  struct Batch;  // Of calls to processes.
+  struct Batch;  // Calls to processes that are made together.
   struct SimHost {
     Host host;            // Its nonce is that of the registration that came last.
     bool is_up = false;   // In fact.
@@ -181,18 +181,19 @@ class SimRunner {
   std::unique_ptr<CheckpointRequestNumbers> numbers_;
   SimLauncherCounters counters_;
   SimWork work_;
-  std::optional<ProcessRole> stopping_;  // With nodes: what is waited for.
+  std::optional<ProcessRole> stopping_;  // With nodes: the processes whose end is waited for.
   uint64_t ticks_ = 0;                   // Scheduled; only the last one counts.
   uint64_t requests_ = 0;
   std::map<std::pair<ProcessRole, uint32_t>, ProcessId> processes_;
-  std::vector<SimHost> hosts_;                                   // [num_hosts]
-  std::map<std::pair<ProcessRole, uint32_t>, Place> places_;     // Of the generation's processes.
-  std::map<std::pair<ProcessRole, uint32_t>, Place> before_;     // Of the one before.
+  std::vector<SimHost> hosts_;  // [num_hosts]
+  std::map<std::pair<ProcessRole, uint32_t>, Place>
+      places_;  // Where the generation's processes are.
+  std::map<std::pair<ProcessRole, uint32_t>, Place> before_;     // Where those before it were.
   std::map<std::pair<ProcessRole, uint32_t>, int64_t> said_us_;  // Events of a process keep order.
   EvaluationReport last_report_;
-  std::optional<ScheduleState> newest_schedule_;  // That a worker has reported.
-  uint32_t restarts_ = 0;                         // Before the job got further than ...
-  Step restarted_at_ = kNoStep;
+  std::optional<ScheduleState> newest_schedule_;  // The last one that a worker has reported.
+  uint32_t restarts_ = 0;                         // Restarts before the job got beyond
+  Step restarted_at_ = kNoStep;                   // this step.
   bool job_is_at_fault_ = false, user_stopped_ = false, is_result_complete_ = false;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -32,20 +32,20 @@ class CheckpointRequest;
 
 struct SimServerCounters {
   uint64_t crashes = 0;            // Processes that died.
-  uint64_t broken_writes = 0;      // Of those: in the middle of a write or sync, while they served.
-  uint64_t broken_recoveries = 0;  // Of those: while they recovered.
-  uint64_t host_crashes = 0;       // Of those: with their host.
+  uint64_t broken_writes = 0;      // Deaths in the middle of a write or sync, while serving.
+  uint64_t broken_recoveries = 0;  // Deaths while recovering.
+  uint64_t host_crashes = 0;       // Deaths with the host.
   uint64_t recoveries = 0;
   uint64_t replayed_chunks = 0;
-  uint64_t torn_ends = 0;         // That a recovery cut off.
-  uint64_t pushes_forgotten = 0;  // Accepted and not acknowledged, when a host died.
+  uint64_t torn_ends = 0;         // Ends of logs that a recovery cut off.
+  uint64_t pushes_forgotten = 0;  // Pushes accepted and not acknowledged when a host died.
   uint64_t messages_unheard = 0;  // No process was there, or it died before it answered.
   uint64_t messages_early = 0;    // The process was not configured yet.
   uint64_t duplicates = 0;        // Push chunks that were recognized as known.
   uint64_t pulls_held = 0;
-  uint64_t loaded_rows = 0;  // From checkpoints.
+  uint64_t loaded_rows = 0;  // Rows that came from checkpoints.
   uint64_t overloads = 0;
-  uint64_t image_waits = 0;  // Of steps, until rows of a checkpoint were read.
+  uint64_t image_waits = 0;  // Steps that waited until rows of a checkpoint were read.
 
   void Add(const SimServerCounters& other);
 };
@@ -168,25 +168,25 @@ class SimServer {
   std::vector<std::string>* const failures_;
   SimRandom random_;
   std::mt19937_64 host_random_;
-  ServerConfig config_;  // Of the generation.
+  ServerConfig config_;  // What the generation's processes get.
   // Counts generations: a restart that was scheduled in an earlier one is dropped.
   uint64_t life_ = 0;
   std::unique_ptr<SimulatedDisk> disk_;
   const std::unique_ptr<SimulatedDisk> checkpoints_;
-  uint64_t incarnation_ = 0;          // Of the last process.
+  uint64_t incarnation_ = 0;          // The last process's number.
   std::unique_ptr<Process> process_;  // Null while there is none.
   int crashes_left_;
-  int failures_left_;  // Of writing checkpoints.
+  int failures_left_;  // So many writes of checkpoints may still fail.
   int overloads_left_;
   int64_t overloaded_until_us_ = 0;
   uint64_t deaths_ = 0;
   std::vector<Step> acknowledged_;  // [num_workers] The steps that it has acknowledged.
-  // By the last process of the generation that was configured, when it died.
+  // What the last configured process of the generation held when it died.
   std::optional<Held> held_;
   bool host_crashed_since_ = false;  // The log may have lost what was not synced.
   bool lacks_acknowledged_ = false;
   bool spared_ = false;
-  SimServerCounters counters_;  // Of the processes that died.
+  SimServerCounters counters_;  // The sum over processes that died.
   uint64_t trace_ = 0;
 };
 

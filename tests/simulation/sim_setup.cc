@@ -228,7 +228,7 @@ std::string DescribeAdmission(const SimSetup& setup) {
 void ChooseExchange(SimRandom* random, SimSetup* setup) {
   if (setup->staleness_steps > 0 || setup->num_workers == 1 || setup->schedule.has_value()) return;
   setup->exchange = ChooseExchange(random);
-  // Of tables that drop or limit their rows no worker holds any.
+  // Workers hold no rows of tables that drop or limit their rows.
   const bool keeps_rows = random->Chance(0.7);
   for (TableLayout& table : setup->tables) {
     if (keeps_rows) table.min_count = table.unused_steps = table.max_rows = 0;
@@ -262,6 +262,7 @@ ExchangeSetup ChooseExchange(SimRandom* random) {
   exchange.streams.late = 0.1 * random->Between(0, 10);
   exchange.streams.repeat = 0.1 * random->Between(0, 2);
   exchange.streams.late_us = random->Between(1'000, 1'000'000);
+  exchange.streams.hand_over_us = exchange.streams.late_us / 10;
   return exchange;
 }
 

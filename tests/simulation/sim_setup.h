@@ -17,53 +17,55 @@
 
 namespace thermocline {
 
-// Of the network: of its messages.
+// What goes wrong with messages, by probability of each.
 struct NetworkFaults {
-  double drop = 0;       // Of each request and each reply.
-  double duplicate = 0;  // Of each request; the copy's reply is lost.
+  double drop = 0;       // A request or a reply is lost.
+  double duplicate = 0;  // A request arrives twice; the copy's reply is lost.
   double refuse = 0;     // The call fails at once with kUnavailable.
   double straggle = 0;   // A message takes up to `straggle_us`, past deadlines and later steps.
   int64_t delay_us = 2'000;
   int64_t straggle_us = 500'000;
 };
 
-// Of the streams between workers.
+// What goes wrong with the streams between workers, by probability.
 struct StreamFaults {
-  double breaks = 0;  // Of the streams, after some frames; what is under way is lost, or ...
-  double late = 0;    // ... comes late, of so many of those.
-  double repeat = 0;  // Of the chunks; and receipts are handed over in any order.
+  double breaks = 0;  // A stream breaks after some frames, and what is under way is lost;
+  double late = 0;    // or comes late, of so many broken ones.
+  double repeat = 0;  // A chunk comes twice; and receipts are handed over in any order.
+  // A thread takes up to so long from a receipt's making to the transport, and that to write it.
+  int64_t hand_over_us = 2'000;
   int64_t delay_us = 2'000;
   int64_t late_us = 60'000;  // At the most.
 };
 
-// Of one server.
+// How one server dies, and how long things take there.
 struct CrashFaults {
-  int max_crashes = 0;        // But for those at the end of a run.
+  int max_crashes = 0;        // Without those at the end of a run.
   double stop = 0;            // After so many of the messages the process is killed, soon.
   double break_write = 0;     // After so many it dies in the middle of one of the next writes.
   double break_recovery = 0;  // So many recoveries are cut short.
   int max_checkpoint_failures = 10;
   double fail_checkpoint = 0;  // After so many messages a write of a checkpoint fails, soon.
-  double take_host = 0;        // Of the deaths; the host goes too.
+  double take_host = 0;        // With so many of the deaths the host goes too.
   int64_t stop_us = 3'000;
-  int64_t down_us = 100'000;      // Until the next process, at the most ...
-  int64_t configure_us = 50'000;  // ... and until that is configured.
-  int64_t sync_us = 5'000;        // A sync begins so late, at the most ...
-  int64_t slice_us = 5'000;       // ... and a slice of a checkpoint.
+  int64_t down_us = 100'000;      // The next process comes so late, at the most,
+  int64_t configure_us = 50'000;  // and its configuration.
+  int64_t sync_us = 5'000;        // A sync begins so late, at the most,
+  int64_t slice_us = 5'000;       // and a slice of a checkpoint.
   uint64_t segment_bytes = 1000;
 };
 
-// Of one server: it refuses every pull and push for a while, like a server without room.
+// One server refuses every pull and push for a while, like one without room.
 struct OverloadFaults {
   int max_times = 0;
-  double begin = 0;  // After so many of the messages.
+  double begin = 0;  // A refusal begins after so many of the messages.
   int64_t most_us = 0;
 };
 
-// Of the launcher and the workers, in a job with checkpoints. Probabilities are of each of the
-// launcher's rounds.
+// What goes wrong with launcher and workers in a job with checkpoints. Probabilities are those of
+// each of the launcher's rounds.
 struct LauncherFaults {
-  int max_deaths = 0;  // Of the launcher; everything it started dies with it.
+  int max_deaths = 0;  // The launcher dies so often; everything it started dies with it.
   int max_worker_deaths = 0;
   double stop = 0;         // It is killed.
   double break_write = 0;  // It dies in the middle of one of the next writes.
@@ -71,25 +73,24 @@ struct LauncherFaults {
   double stop_worker = 0;
   double stop_by_user = 0;       // The user stops the job, once.
   double bad_data = 0;           // A worker ends because of the job itself, once; others lose it.
-  double take_host = 0;          // Of the launcher's deaths: what it didn't sync may be lost.
-  double resume_older = 0;       // Of the new launchers: the user names an older checkpoint.
+  double take_host = 0;          // With so many of its deaths, what it didn't sync may be lost.
+  double resume_older = 0;       // For so many new launchers the user names an older checkpoint.
   bool resizes_servers = false;  // The next launcher goes on with another number of them.
   bool resizes_workers = false;
-  // Of its calls: lost on the way, there or back; or they arrive after the launcher gave them up.
+  // Its calls are lost on the way, there or back; or they arrive after the launcher gave them up.
   double lose_call = 0;
   double late_call = 0;
   int64_t call_us = 0;  // There and back, at the most: the others go on meanwhile.
   int64_t late_us = 200'000;
   double request = 0;       // The user asks for a checkpoint.
-  int max_host_losses = 0;  // In a job over several hosts: with all that a host runs, and its logs.
+  int max_host_losses = 0;  // A host goes with all that it runs, and its logs; with several hosts.
   double lose_host = 0;
   int64_t host_away_us = 500'000;  // Until it comes back, at the most.
 };
 
-// A worker gives a silent server up after so long ...
+// A worker gives a silent server up after so long.
 inline constexpr int64_t kSimGiveUpMicros = 20'000'000;
-// ... and waits for one that refuses it, here at most so long. Two such periods are not yet a
-// stall.
+// A server refuses a worker at most so long. Two such periods are not yet a stall.
 inline constexpr int64_t kMaxOverloadMicros = 25'000'000;
 
 // How a job makes checkpoints.
@@ -145,12 +146,12 @@ struct SimSetup {
   std::optional<CheckpointSetup> checkpoints;
   std::optional<EvaluationSetup> evaluations;
   std::optional<ScheduleSetup> schedule;
-  CrashFaults crashes;        // Of servers with a durability, or where there are checkpoints.
-  LauncherFaults launcher;    // Where there are.
-  OverloadFaults overload;    // Of server 0.
+  CrashFaults crashes;        // For servers with a durability, or where there are checkpoints.
+  LauncherFaults launcher;    // Where there are checkpoints.
+  OverloadFaults overload;    // For server 0.
   bool crash_at_end = false;  // All of them once more, when everything is acknowledged.
   std::vector<TableLayout> tables;
-  std::vector<DenseTable> dense;  // Of `tables`; none: no worker exchanges anything.
+  std::vector<DenseTable> dense;  // Among `tables`; none: no worker exchanges anything.
   std::optional<ExchangeSetup> exchange;
 };
 

@@ -8,12 +8,9 @@
 namespace thermocline {
 namespace {
 
-constexpr int kMostFrames = 40;  // Of a stream that breaks.
+constexpr int kMostFrames = 40;  // A stream that breaks carries at most so many.
 // Until the opener of a stream whose link is cut takes it for broken, at the most.
 constexpr int64_t kSilenceMicros = 2'000'000;
-// What a thread takes, at the most, from a receipt's making to the transport, and this to write it.
-constexpr int64_t kHandOverMicros = 2'000;
-constexpr int64_t kWriteMicros = 2'000;
 
 }  // namespace
 
@@ -216,7 +213,7 @@ void SimStreams::SendReceipt(const End& from, uint32_t to, uint64_t attempt, Rec
   ++stream->receipts;
   const auto hand_over = [this, stream, receipt] {
     std::optional<Receipt>& unsent = stream->unsent;
-    if (unsent.has_value()) {
+    if (unsent.has_value() && !saboteur_.Has(PlantedFault::kReceiptsOverwrite)) {
       unsent->Merge(receipt);
     } else {
       unsent = receipt;
@@ -225,14 +222,14 @@ void SimStreams::SendReceipt(const End& from, uint32_t to, uint64_t attempt, Rec
   };
   // Several threads hand them over.
   if (faults_.repeat == 0) return hand_over();
-  scheduler_.RunAfter(random_.Between(0, kHandOverMicros), hand_over);
+  scheduler_.RunAfter(random_.Between(0, faults_.hand_over_us), hand_over);
 }
 
 void SimStreams::WriteReceipt(const StreamPtr& stream) {
   const auto& [generation, opener, receiver, attempt] = stream->id;
   const Receipt receipt = *std::exchange(stream->unsent, std::nullopt);
   stream->is_writing = true;
-  scheduler_.RunAfter(random_.Between(0, kWriteMicros), [this, stream] {
+  scheduler_.RunAfter(random_.Between(0, faults_.hand_over_us), [this, stream] {
     stream->is_writing = false;
     if (stream->unsent.has_value()) WriteReceipt(stream);
   });

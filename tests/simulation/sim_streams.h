@@ -27,10 +27,10 @@ namespace thermocline {
 struct SimStreamPlace {
   uint64_t generation = 0;
   WorkerRank rank;
-  Scheduler* scheduler = nullptr;  // Of its process; outlives the network.
+  Scheduler* scheduler = nullptr;  // Its process runs on it; outlives the network.
   const void* host = nullptr;
   std::array<int, kNumPhases> credit_steps{};  // For kSharedCredit.
-  std::function<void()> after_event;           // Of each event.
+  std::function<void()> after_event;           // Runs after each event.
 };
 
 struct SimStreamCounters {

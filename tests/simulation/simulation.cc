@@ -140,13 +140,14 @@ void Simulation::FillResult() {
 SimulationResult RunSimulation(uint64_t seed, PlantedFault planted) {
   SimRandom random(seed);
   // Other faults are looked for where servers merge what workers push, and hold all rows.
-  SimSetup setup = ChooseSetup(&random, planted == PlantedFault::kNone || IsOfExchange(planted));
+  SimSetup setup = ChooseSetup(&random, planted == PlantedFault::kNone || NeedsExchange(planted));
   // A worker under another rank is refused where rank 0 brings row limits: the order is to be
   // found.
   if (planted == PlantedFault::kArrivalOrder) {
     for (TableLayout& table : setup.tables) table.max_rows = 0;
   }
-  if (IsOfExchange(planted) && !setup.exchange.has_value()) return {};  // There is nothing to find.
+  if (NeedsExchange(planted) && !setup.exchange.has_value())
+    return {};  // There is nothing to find.
   if (planted == PlantedFault::kOldBlocks) setup.exchange->streams = LateStreams();
   return Simulation(seed, setup, planted).Run();
 }

@@ -23,18 +23,18 @@ struct SimulationResult {
   uint64_t trace = 0;                 // Hash of every message in order.
   uint64_t events = 0;
   uint64_t messages_lost = 0;
-  uint64_t chunks_of_many = 0;       // Chunks of pushes in more than one, that arrived.
-  uint64_t chunks_refused = 0;       // For lack of room.
-  uint64_t answers_of_the_dead = 0;  // Under way when the server died.
-  uint64_t max_staleness = 0;        // Steps, of any rows that a worker used.
-  uint64_t checkpoints_left = 0;     // At the end; each was restored.
+  uint64_t chunks_of_many = 0;       // Chunks that arrived, of pushes that have several.
+  uint64_t chunks_refused = 0;       // Chunks for which a server had no room.
+  uint64_t answers_of_the_dead = 0;  // Answers under way when their server died.
+  uint64_t max_staleness = 0;        // In steps, of any rows that a worker used.
+  uint64_t checkpoints_left = 0;     // Checkpoints at the end; each was restored.
   SimServerCounters servers;
   SimStreamCounters streams;
   SimJobCounters job;
 
-  Step last_step;            // That was trained.
-  Step best_step = kNoStep;  // By its evaluations, where the job has any.
-  Digest digest;             // Of the model at the end, as the launcher was told.
+  Step last_step;            // The last step that was trained.
+  Step best_step = kNoStep;  // The best one by the job's evaluations, if it has any.
+  Digest digest;             // The model's digest at the end, as the launcher was told.
   // It depends on the job alone: no row that was read depended on the order of arrivals.
   bool digest_is_certain = false;
 };

@@ -180,7 +180,7 @@ TEST(SimulationTest, RareSeeds) {
 struct Planted {
   const char* name;
   PlantedFault fault;
-  const char* says = "";  // That it is found by.
+  const char* says = "";  // The failure that finds it has these words.
 };
 
 // The simulation must find faults that are planted in it.
@@ -234,6 +234,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"OldBlocks", PlantedFault::kOldBlocks},
                     Planted{"NeverSentAgain", PlantedFault::kNeverSentAgain},
                     Planted{"SharedCredit", PlantedFault::kSharedCredit},
+                    Planted{"ReceiptsOverwrite", PlantedFault::kReceiptsOverwrite},
                     Planted{"LeavesByReceipts", PlantedFault::kLeavesByReceipts},
                     Planted{"WaitsFirst", PlantedFault::kWaitsFirst, "the order of waits"},
                     Planted{"PushesLate", PlantedFault::kPushesLate, "the order of waits"}),

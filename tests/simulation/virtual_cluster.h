@@ -45,7 +45,7 @@ class VirtualCluster {
 
  private:
   static constexpr char kJobId[] = "simulated";
-  static constexpr char kDirectory[] = "/shared";  // Of checkpoints; all hosts see it.
+  static constexpr char kDirectory[] = "/shared";  // It has the checkpoints; all hosts see it.
   static constexpr char kBuild[] = "build";
   static constexpr absl::Duration kLease = absl::Seconds(2);
 
@@ -75,9 +75,9 @@ class VirtualCluster {
     std::string name;
     PausableScheduler scheduler, agent_scheduler;
     std::unique_ptr<NodeAgent> agent;  // Null: it is not there.
-    uint64_t agents = 0;               // Lives of agents.
-    uint64_t registrations = 0;        // Of this agent.
-    size_t controller = 0;             // That its agent speaks to.
+    uint64_t agents = 0;               // So many agents have lived.
+    uint64_t registrations = 0;        // This agent has registered so often.
+    size_t controller = 0;             // Its agent speaks to this one.
     std::map<std::string, Running> running;
     bool in_cut = false, out_cut = false;
     int64_t reported_us = 0;
@@ -102,8 +102,8 @@ class VirtualCluster {
     std::unique_ptr<CheckpointStore> store;
     std::unique_ptr<NodeTable> table;
     std::unique_ptr<SimRunner> runner;       // Null: it has not begun.
-    std::map<std::string, uint64_t> nonces;  // Of the newest reports.
-    Digest digest;                           // As it was told at the end.
+    std::map<std::string, uint64_t> nonces;  // The newest reports name them.
+    Digest digest;                           // The servers named it at the end.
   };
 
   void Fail(const std::string& what);
