@@ -30,7 +30,7 @@ AllToAll::AllToAll(const ExchangeOptions& options, int64_t now_us)
   for (uint32_t rank = 0; rank < options_.num_ranks; ++rank) {
     outgoing_.emplace_back(options_, WorkerRank(rank));
     incoming_.emplace_back(options_, WorkerRank(rank));
-    from_[rank].heard_us = now_us;
+    from_[rank].last_event_us = now_us;
     if (IsPeer(rank)) to_open_.insert({now_us, rank});
   }
   OpenDue(now_us);
@@ -165,7 +165,7 @@ void AllToAll::SendNext(uint32_t rank) {
 
 void AllToAll::OnReceipt(int64_t now_us, WorkerRank rank, uint64_t attempt,
                          const Receipt& receipt) {
-  from_[rank.value()].heard_us = now_us;
+  from_[rank.value()].last_event_us = now_us;
   ToPeer& to = to_[rank.value()];
   if (attempt != to.attempt || !to.is_opening || is_finished_ || !failure_.ok()) return;
   OutgoingBlocks& blocks = outgoing_[rank.value()];
@@ -194,7 +194,7 @@ void AllToAll::OnClosed(int64_t now_us, WorkerRank rank, uint64_t attempt,
   to.is_opening = to.is_sending = false;
   to.error = why;
   outgoing_[rank.value()].OnBroken();
-  // Another process than the one that this generation needs is there: that one does not come back.
+  // A process of another generation listens there; the one of this generation does not come back.
   if (absl::IsFailedPrecondition(why)) return Fail(why);
   const int doublings = std::min(to.failures++, 30);
   const int64_t backoff_us =
@@ -205,7 +205,7 @@ void AllToAll::OnClosed(int64_t now_us, WorkerRank rank, uint64_t attempt,
 void AllToAll::OnOpened(int64_t now_us, WorkerRank rank, uint64_t attempt) {
   now_us_ = now_us;
   FromPeer& from = from_[rank.value()];
-  from.heard_us = now_us;
+  from.last_event_us = now_us;
   if (attempt <= from.attempt) return;
   from.attempt = attempt;
   OweReceipt(rank.value(), now_us);
@@ -215,7 +215,7 @@ void AllToAll::OnOpened(int64_t now_us, WorkerRank rank, uint64_t attempt) {
 void AllToAll::OnChunk(int64_t now_us, WorkerRank rank, uint64_t attempt, const BlockChunk& chunk) {
   now_us_ = now_us;
   FromPeer& from = from_[rank.value()];
-  from.heard_us = now_us;
+  from.last_event_us = now_us;
   if (attempt != from.attempt || !failure_.ok()) return;
   bool completes = false;
   const absl::Status status = incoming_[rank.value()].OnChunk(chunk, &completes);
@@ -249,7 +249,7 @@ std::vector<ExchangeWait> AllToAll::Missing(int64_t now_us, BlockId id, const Wa
   for (uint32_t rank = 0; rank < options_.num_ranks; ++rank) {
     if (!IsPeer(rank) || incoming_[rank].Find(id) != nullptr) continue;
     missing.push_back({WorkerRank(rank), id, needed_for, now_us - wait.since_us,
-                       now_us - from_[rank].heard_us, to_[rank].error});
+                       now_us - from_[rank].last_event_us, to_[rank].error});
   }
   return missing;
 }
@@ -277,7 +277,7 @@ int64_t AllToAll::next_tick_us() const {
   return next_us;
 }
 
-// To a rank that has a stream: the first receipt of one says all.
+// A rank without a stream is owed none: a stream begins with a receipt, which says all.
 void AllToAll::OweReceipt(uint32_t from) {
   if (from_[from].attempt == 0) return;
   changed_.push_back(from);
@@ -291,35 +291,36 @@ void AllToAll::OweReceipt(uint32_t from, int64_t by_us) {
   receipts_.insert({by_us, from});
 }
 
-// Whether the sender would soon lack credit without it.
+// Whether the sender would soon lack credit without this receipt.
 bool AllToAll::NeedsReceipt(const FromPeer& from, const Receipt& receipt) const {
   for (size_t p = 0; p < kNumPhases; ++p) {
-    const int64_t credit = from.said.taken[p] - receipt.received[p];
-    if (receipt.taken[p] > from.said.taken[p] && 2 * credit < options_.credit_steps[p]) return true;
+    const int64_t credit = from.last_receipt.taken[p] - receipt.received[p];
+    if (receipt.taken[p] > from.last_receipt.taken[p] && 2 * credit < options_.credit_steps[p])
+      return true;
   }
   return false;
 }
 
-void AllToAll::SayReceipt(uint32_t rank, const Receipt& receipt) {
+void AllToAll::QueueReceipt(uint32_t rank, const Receipt& receipt) {
   FromPeer& from = from_[rank];
   receipts_.erase({*from.receipt_by_us, rank});
   from.receipt_by_us.reset();
-  from.said = receipt;
+  from.last_receipt = receipt;
   actions_.push_back(SendReceipt{WorkerRank(rank), from.attempt, receipt});
 }
 
-// Looks only at the ranks whose receipt has changed, or is due: an event is about few of many.
+// Looks only at ranks whose receipt has changed or is due, since an event is about few ranks.
 std::vector<ExchangeAction> AllToAll::TakeActions() {
   const std::vector<uint32_t> changed = std::exchange(changed_, {});
   if (!failure_.ok()) return std::exchange(actions_, {});
   for (const uint32_t rank : changed) {
-    if (!from_[rank].receipt_by_us.has_value()) continue;  // Said already.
+    if (!from_[rank].receipt_by_us.has_value()) continue;  // It was sent already.
     const Receipt receipt = incoming_[rank].receipt();
-    if (NeedsReceipt(from_[rank], receipt)) SayReceipt(rank, receipt);
+    if (NeedsReceipt(from_[rank], receipt)) QueueReceipt(rank, receipt);
   }
   while (!receipts_.empty() && receipts_.begin()->first <= now_us_) {
     const uint32_t rank = receipts_.begin()->second;
-    SayReceipt(rank, incoming_[rank].receipt());
+    QueueReceipt(rank, incoming_[rank].receipt());
   }
   return std::exchange(actions_, {});
 }

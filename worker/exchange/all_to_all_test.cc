@@ -532,7 +532,7 @@ void Cluster::Carry(uint32_t from, const exchange_action::SendChunk& send) {
                                             arrived);
             });
   }
-  // Of a stream that breaks the answer may never come.
+  // If the stream breaks, the answer may never come.
   const bool is_answered = stream->is_whole || random_.Chance(0.5);
   scheduler_.RunAfter(random_.Draw(0, 50), [=, to = send.to, attempt = send.attempt] {
     if (ranks_[from]->has_left() || !is_answered) return;
@@ -645,7 +645,7 @@ TEST(AllToAllTest, DifferentDataIsAnError) {
   }
 }
 
-// Of the blocks that are missed, the one that is needed first is of the rank that died.
+// The missing block that is needed first is that of the rank that died.
 TEST(AllToAllTest, ComplaintsNameTheRankThatDied) {
   const uint64_t seed = TestSeed();
   int complained = 0;

@@ -1,4 +1,4 @@
-// What workers send each other: blocks, and what a receiver says about them.
+// Blocks, which workers send each other, and receipts, with which the receiver answers.
 #ifndef THERMOCLINE_WORKER_EXCHANGE_BLOCK_H_
 #define THERMOCLINE_WORKER_EXCHANGE_BLOCK_H_
 
@@ -18,15 +18,15 @@
 
 namespace thermocline {
 
-// In the order in which a step goes through them. The keys of a step come many steps ahead, its
-// plans some.
+// The phases of a step, in the order in which a step goes through them. The keys of a step are sent
+// many steps ahead, its plans a few.
 enum class Phase : uint8_t { kKeys, kPlans, kRows, kGradients, kDenseGradients, kDenseWeights };
 inline constexpr size_t kNumPhases = 6;
 constexpr size_t IndexOf(Phase phase) { return static_cast<size_t>(phase); }
 inline constexpr std::array<absl::string_view, kNumPhases> kPhaseNames = {
     "keys", "plans", "rows", "gradients", "dense gradients", "dense weights"};
 
-// The phases that the steps of a job have: fixed at its start, the same for all ranks.
+// The phases that the steps of a job have. They are fixed at its start, and the same for all ranks.
 class PhaseSet {
  public:
   constexpr PhaseSet(std::initializer_list<Phase> phases) {
@@ -40,13 +40,14 @@ class PhaseSet {
 inline constexpr PhaseSet kAllPhases = {Phase::kKeys,           Phase::kPlans,
                                         Phase::kRows,           Phase::kGradients,
                                         Phase::kDenseGradients, Phase::kDenseWeights};
-// Without rows to share. Then no rank says where its data end: all know it.
+// For ranks that share no rows. Then no rank says where its data end, since all know it.
 inline constexpr PhaseSet kDensePhases = {Phase::kDenseGradients, Phase::kDenseWeights};
-// Where every rank holds the hot rows, and updates them with the gradients of all.
+// For ranks that all hold the hot rows, and update them with the gradients of all.
 inline constexpr PhaseSet kHotPhases = {Phase::kGradients, Phase::kDenseGradients,
                                         Phase::kDenseWeights};
 
-// Waits and sends go by this order: what an earlier step needs comes first.
+// Names a block between two ranks. Waits and sends go by the order of ids, so that blocks of
+// earlier steps come first.
 struct BlockId {
   Step step;
   Phase phase = Phase::kKeys;
@@ -63,39 +64,39 @@ inline std::string Describe(BlockId id) {
 
 enum class BlockKind : uint8_t {
   kData,
-  // Of phase kKeys, and the last block there:
-  kEnd,     // the sender's data ends before this step
-  kFailed,  // the sender can't read its data from this step on; the bytes say why
+  // These two are the last block of phase kKeys.
+  kEnd,     // The sender's data end before this step.
+  kFailed,  // The sender can't read its data from this step on; the bytes say why.
 };
 
 using BlockBytes = UninitializedVector<uint8_t>;
 
-// What one rank sends another in one phase of one step: a function of generation, step, phase, and
-// the two ranks. So it may be sent again.
+// The bytes that one rank sends another in one phase of one step. They are a function of
+// generation, step, phase and the two ranks, so a block may be sent again.
 struct Block {
   BlockKind kind = BlockKind::kData;
   std::shared_ptr<const BlockBytes> bytes;  // Not null.
 };
 
-// A piece of a block, as it travels.
+// A piece of a block, as it is sent.
 struct BlockChunk {
   BlockId id;
   BlockKind kind = BlockKind::kData;
-  uint32_t checksum = 0;     // CRC-32C of the whole block
-  uint64_t block_bytes = 0;  // of the whole block
-  uint64_t offset = 0;       // of `data` in it
+  uint32_t checksum = 0;     // The CRC-32C of the whole block.
+  uint64_t block_bytes = 0;  // The size of the whole block.
+  uint64_t offset = 0;       // Where `data` begins in the block.
   absl::Span<const uint8_t> data;
 };
 
-// What a receiver says of one sender's blocks. Both only rise, so a receipt that is lost, late or
-// repeated harms nothing.
+// A receiver's answer to one sender. Steps only rise, so a receipt that is lost, late or repeated
+// harms nothing.
 struct Receipt {
   // [phases] Blocks through this step are here, and need not be sent again.
   std::array<Step, kNumPhases> received;
-  // [phases] Blocks through this step are taken: there is room for them.
+  // [phases] The receiver takes blocks through this step: it has room for them.
   std::array<Step, kNumPhases> taken;
 
-  // Says what both say: threads hand over receipts of a stream in any order.
+  // Adds what `other` says, since threads hand over receipts of a stream in any order.
   void Merge(const Receipt& other) {
     for (size_t p = 0; p < kNumPhases; ++p) {
       received[p] = std::max(received[p], other.received[p]);
@@ -112,20 +113,20 @@ struct ExchangeOptions {
   uint32_t num_ranks = 1;
   Step start_step{0};  // The first step of every phase.
   PhaseSet phases = kAllPhases;
-  // Steps ahead that the keys of a step are needed: with those of step x, step x - window_steps is
-  // planned.
+  // The keys of a step are needed this many steps ahead: the plan of step x needs the keys of step
+  // x + window_steps.
   int window_steps = 1;
-  // [phases] Blocks of one sender that a receiver holds, from the first step on that it has not
-  // released. At least 1.
+  // [phases] How many steps' blocks of one sender a receiver holds, counted from the first that it
+  // has not released. At least 1.
   std::array<int, kNumPhases> credit_steps = {8, 4, 4, 4, 4, 4};
-  // What is received or released may be said as late as that, in one receipt for several blocks and
-  // phases; but while a sender still has half its credit.
+  // A receipt may wait this long, so that one serves several blocks and phases. It is sent earlier
+  // when the sender has less than half of its credit.
   int64_t receipt_delay_us = 100'000;
   uint64_t max_block_bytes = uint64_t{1} << 30;
   size_t max_chunk_bytes = 512 << 10;
-  int64_t min_backoff_us = 5'000;  // Before a broken stream is opened again; doubles.
+  int64_t min_backoff_us = 5'000;  // Before a broken stream is opened again; it doubles each time.
   int64_t max_backoff_us = 1'000'000;
-  int64_t complain_after_us = 20'000'000;  // Of a wait; and again whenever it has doubled.
+  int64_t complain_after_us = 20'000'000;  // After so long a wait, and whenever it has doubled.
 };
 
 }  // namespace thermocline

@@ -73,7 +73,7 @@ grpc::ByteBuffer EncodeChunk(const BlockChunk& chunk, std::shared_ptr<const Bloc
     const grpc::Slice slice(begin);
     return grpc::ByteBuffer(&slice, 1);
   }
-  // The last field's tag and length; its bytes are those of the block.
+  // The last field has only its tag and length here; its bytes are those of the block.
   uint8_t last[16];
   uint8_t* end =
       CodedOutputStream::WriteTagToArray(wire::BytesTag(ExchangeChunk::kDataFieldNumber), last);
@@ -123,7 +123,7 @@ absl::StatusOr<ReceivedChunk> DecodeChunk(const grpc::ByteBuffer& bytes) {
   chunk.kind = static_cast<BlockKind>(kind);
   ReceivedChunk received;
   if (!bytes.Dump(&received.memory).ok()) return wire::Malformed("ExchangeChunk", bytes.Length());
-  size_t slice_begin = 0;  // in the message
+  size_t slice_begin = 0;  // Where the slice begins in the message.
   for (const grpc::Slice& slice : received.memory) {
     const size_t from = std::max(slice_begin, data.offset);
     const size_t to = std::min(slice_begin + slice.size(), data.offset + data.bytes);

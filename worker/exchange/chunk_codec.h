@@ -1,5 +1,6 @@
-// Chunks and receipts as the bytes of ExchangeChunk and ExchangeReceipt (parameter_server.proto). A
-// chunk's data are not copied on their way to gRPC, and lie in gRPC's own slices on their way back.
+// Encodes and decodes chunks and receipts as the bytes of ExchangeChunk and ExchangeReceipt
+// (parameter_server.proto). A chunk's data are not copied: gRPC sends them from where they are, and
+// a received chunk's data are in gRPC's own slices.
 #ifndef THERMOCLINE_WORKER_EXCHANGE_CHUNK_CODEC_H_
 #define THERMOCLINE_WORKER_EXCHANGE_CHUNK_CODEC_H_
 
@@ -17,20 +18,21 @@
 
 namespace thermocline {
 
-// The most bytes of a chunk's message beside its data.
+// A chunk's message has at most this many bytes beside its data.
 inline constexpr size_t kMaxChunkHeaderBytes = 64;
 
 grpc::ByteBuffer EncodeHello(const ExchangeHello& hello);
-// `bytes` keep chunk.data until gRPC has sent them.
+// `bytes` own chunk.data; the buffer keeps them until gRPC has sent them.
 grpc::ByteBuffer EncodeChunk(const BlockChunk& chunk, std::shared_ptr<const BlockBytes> bytes);
 grpc::ByteBuffer EncodeReceipt(const Receipt& receipt);
 
-// Errors of all: kInvalidArgument (malformed, no such phase or kind of block).
+// The errors of all three: kInvalidArgument (malformed, or no such phase or kind of block).
 absl::StatusOr<ExchangeHello> DecodeHello(const grpc::ByteBuffer& bytes);
-// A chunk in pieces, each a chunk of its own, in order: as its data lie in memory.
+// A chunk that was received. gRPC has its data in several slices, so it is several smaller chunks,
+// in order.
 struct ReceivedChunk {
   std::vector<BlockChunk> pieces;   // At least one.
-  std::vector<grpc::Slice> memory;  // Of their data.
+  std::vector<grpc::Slice> memory;  // Owns their data.
 };
 absl::StatusOr<ReceivedChunk> DecodeChunk(const grpc::ByteBuffer& bytes);
 absl::StatusOr<Receipt> DecodeReceipt(const grpc::ByteBuffer& bytes);

@@ -36,17 +36,17 @@ struct Exchange::Impl final : ExchangeEvents, std::enable_shared_from_this<Impl>
   void OnOpened(WorkerRank from, uint64_t attempt) override;
   void OnChunk(WorkerRank from, uint64_t attempt, const BlockChunk& chunk) override;
 
-  // What is decided under the mutex, and done after it is released.
+  // Decisions that are made under the mutex, and carried out after it is released.
   struct Todo {
     std::vector<ExchangeAction> actions;
-    absl::Status failure;         // OK: none, or said before.
-    int64_t tick_at_us = kNever;  // To be scheduled.
-    bool is_waiting_due = false;  // The tick that says that a rank waits.
+    absl::Status failure;         // OK: there is none, or it was reported before.
+    int64_t tick_at_us = kNever;  // The next tick, to be scheduled.
+    bool is_waiting_due = false;  // Whether to schedule the tick for hooks.on_waiting.
   };
   Todo Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void CarryOut(const Todo& todo) ABSL_LOCKS_EXCLUDED(mutex);
   void CarryOut(const ExchangeAction& action);
-  // Changes the machine, then does what it wants.
+  // Changes the machine, then carries out its actions.
   template <typename Change>
   void Apply(Change change) ABSL_LOCKS_EXCLUDED(mutex) {
     Todo todo;
@@ -60,7 +60,7 @@ struct Exchange::Impl final : ExchangeEvents, std::enable_shared_from_this<Impl>
   void Tick();
   void OnTimer(int64_t at_us);
   void OnWaitingTick();
-  // None runs once the exchange is destroyed.
+  // Runs the hook, unless the exchange is being destroyed.
   template <typename... Args>
   void CallHook(const std::function<void(Args...)>& hook,
                 const std::remove_reference_t<Args>&... args) ABSL_LOCKS_EXCLUDED(mutex);
@@ -84,18 +84,18 @@ struct Exchange::Impl final : ExchangeEvents, std::enable_shared_from_this<Impl>
   mutable absl::Mutex mutex;
   AllToAll machine ABSL_GUARDED_BY(mutex);
   bool is_stopped ABSL_GUARDED_BY(mutex) = false;
-  bool is_failure_said ABSL_GUARDED_BY(mutex) = false;
-  bool is_over ABSL_GUARDED_BY(mutex) = false;  // No hook is called any more.
+  bool is_failure_reported ABSL_GUARDED_BY(mutex) = false;
+  bool is_over ABSL_GUARDED_BY(mutex) = false;  // From now on no hook is called.
   int hooks_running ABSL_GUARDED_BY(mutex) = 0;
   bool has_waiting_tick ABSL_GUARDED_BY(mutex) = false;
-  int64_t tick_at_us ABSL_GUARDED_BY(mutex) = kNever;  // Of the timer that counts.
+  int64_t tick_at_us ABSL_GUARDED_BY(mutex) = kNever;  // The next tick; other timers do nothing.
 };
 
 Exchange::Impl::Todo Exchange::Impl::Take() {
   Todo todo;
   todo.actions = machine.TakeActions();
-  if (!machine.failure().ok() && !is_failure_said) {
-    is_failure_said = true;
+  if (!machine.failure().ok() && !is_failure_reported) {
+    is_failure_reported = true;
     todo.failure = machine.failure();
   }
   const int64_t next_us = machine.next_tick_us();
@@ -149,8 +149,8 @@ void Exchange::Impl::CallHook(const std::function<void(Args...)>& hook,
   --hooks_running;
 }
 
-// An earlier tick may have been wanted since, which has taken this one's place: else there would be
-// ever more timers.
+// Does nothing if a timer for an earlier tick has been started since. Otherwise there would be ever
+// more timers.
 void Exchange::Impl::OnTimer(int64_t at_us) {
   {
     absl::MutexLock lock(&mutex);
@@ -203,7 +203,7 @@ void Exchange::Impl::OnChunk(WorkerRank from, uint64_t attempt, const BlockChunk
   Apply([&](AllToAll* all) { all->OnChunk(scheduler->NowMicros(), from, attempt, chunk); });
 }
 
-// Releases the mutex while it waits, and to carry out what the machine wants for it.
+// Releases the mutex while it waits, and while it carries out the machine's actions.
 absl::Status Exchange::Impl::Await(BlockId id) {
   RETURN_IF_ERROR(StatusNow());
   if (machine.Await(scheduler->NowMicros(), id)) return absl::OkStatus();
@@ -336,7 +336,7 @@ absl::Status Exchange::status() const {
 }
 
 absl::Status Exchange::Leave(const std::function<void(Done done)>& ask_applied) {
-  // Of this call alone: an answer may come after it.
+  // Each call has an object of its own, since the answer may come after the call has returned.
   struct Answer {
     bool is_here = false;
     absl::Status status;

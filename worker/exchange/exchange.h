@@ -1,8 +1,8 @@
-// A rank's end of the exchange between the workers of a job: blocks go out with Post, and those of
-// all ranks come in with Receive, which waits for them.
+// One rank's part of the exchange between the workers of a job: Post sends this rank's blocks, and
+// Receive waits for those of all ranks.
 //
-// AllToAll (all_to_all.h) under a mutex, with streams and a timer. What it wants done is done after
-// the mutex is released. A failure is for good: every wait ends with it.
+// It runs AllToAll (all_to_all.h) under a mutex, with streams and a timer, and carries out its
+// actions after the mutex is released. A failure is for good: every wait ends with it.
 #ifndef THERMOCLINE_WORKER_EXCHANGE_EXCHANGE_H_
 #define THERMOCLINE_WORKER_EXCHANGE_EXCHANGE_H_
 
@@ -26,8 +26,8 @@
 
 namespace thermocline {
 
-// Each may be null. They run on any thread, without the exchange's mutex, and none when it is
-// destroyed; they may call it, but not wait.
+// Callbacks, each of which may be null. They run on any thread, without the exchange's mutex, and
+// not any more once the exchange is destroyed. They may call the exchange, but must not wait.
 struct ExchangeHooks {
   // Runs once, when the exchange fails.
   std::function<void(const absl::Status& failure)> on_failure;
@@ -38,85 +38,93 @@ struct ExchangeHooks {
   std::function<void(const std::string& line)> on_notice;
 };
 
-// Blocks of all ranks of one phase and step. Movable; releases them when it is destroyed, in its
-// phase in the order of steps.
+// The blocks of all ranks in one phase of one step. Movable. The destructor releases them; the
+// blocks of a phase have to be released in the order of steps.
 class ReceivedBlocks {
  public:
-  ReceivedBlocks() = default;  // Of no ranks.
+  ReceivedBlocks() = default;  // No blocks.
   ReceivedBlocks(ReceivedBlocks&& other) noexcept { *this = std::move(other); }
   ReceivedBlocks& operator=(ReceivedBlocks&& other) noexcept;
   ~ReceivedBlocks() { Release(); }
 
-  // By rank, the own one included. [num_ranks]
+  // The block of one rank, which may be this one.
   absl::Span<const uint8_t> from(WorkerRank rank) const { return *bytes_[rank.value()]; }
   size_t size() const { return bytes_.size(); }
-  // Does what the destructor does, earlier.
+  // Releases the blocks before the destructor does.
   void Release();
 
  private:
   friend class Exchange;
-  std::vector<std::shared_ptr<const BlockBytes>> bytes_;
+  std::vector<std::shared_ptr<const BlockBytes>> bytes_;  // [num_ranks]
   std::function<void()> release_;
 };
 
 // Thread-safe.
 class Exchange {
  public:
-  // Opens streams to the other ranks at once. `scheduler` outlives the exchange.
+  // Opens streams to the other ranks at once. `scheduler` must outlive the exchange.
   Exchange(const ExchangeOptions& options, ExchangeHooks hooks,
            std::unique_ptr<ExchangeTransport> transport, Scheduler* scheduler);
-  // Stops, and closes the transport. REQUIRES: no call is under way; all received is released.
+  // Stops, and closes the transport. REQUIRES: no call is under way; all ReceivedBlocks are
+  // released.
   ~Exchange();
 
   WorkerRank rank() const;
   uint32_t num_ranks() const;
   const ExchangeOptions& options() const;
 
-  // Hands over this rank's blocks for all ranks, [num_ranks]; its own comes back at its rank. In
-  // every phase of the job each step once, in order. Blocks may share their bytes. Never waits.
-  // Errors: kResourceExhausted (a block is larger than others take); as status().
+  // Posts this rank's blocks for all ranks. [num_ranks] The block for this rank itself comes back
+  // with those of other ranks. Each step is posted once in every phase, in order. Blocks may share
+  // their bytes. Never waits. Errors: kResourceExhausted (a block is larger than other ranks take),
+  // status().
   absl::Status Post(BlockId id, std::vector<Block> to_ranks);
-  // In phase kKeys, as the last one: this rank has no data from `step` on; they end (`why` is OK),
-  // or can't be read.
+  // Posts the last block of phase kKeys: this rank has no data from `step` on. They end (`why` is
+  // OK), or can't be read. Errors: Post's.
   absl::Status PostEnd(Step step, const absl::Status& why);
 
-  // Waits until every rank's block is here. In every phase each step once, in order. Errors: as
-  // status(); kInternal (this rank owes something that others may need before: wait_order.h).
+  // Waits until every rank's block is here, and returns them. Each step is received once in every
+  // phase, in order. Errors: status(); kInternal (this rank has not posted blocks that other ranks
+  // may need first: wait_order.h).
   absl::StatusOr<ReceivedBlocks> Receive(BlockId id);
-  // Waits for all ranks' keys of the step. False: the data end before it. Releases nothing: Receive
-  // follows where the step exists. Errors: kFailedPrecondition (a rank can't read its data from
-  // this step on; names it; that rank ends the job, with its own error), kInvalidArgument (some
-  // ranks' data end here, others' do not: names both): steps before are trained, the exchange goes
-  // on. As status().
+  // Waits for all ranks' keys of the step. Returns whether there is such a step; false: the data
+  // end before it. It releases no keys: if the step exists, call Receive. After the first two
+  // errors the steps before are trained all the same, and the exchange goes on. Errors:
+  //   kFailedPrecondition (a rank can't read its data from this step on: names it; that rank ends
+  //     the job, with its own error)
+  //   kInvalidArgument (some ranks' data end here, others' do not: names both)
+  //   status()
   absl::StatusOr<bool> HasStep(Step step);
-  // Begins the wait of Receive, and says whether it is over: for a caller that can't wait in a
-  // thread. It asks again when something has come. Not over where the exchange has failed.
+  // Begins the wait of Receive, and returns whether it is over (never once the exchange has
+  // failed). It serves a caller that can't block its thread, and asks again after each event.
   bool BeginWait(BlockId id);
 
-  // The rest of the order of waits. All of this rank's push of the step is with the session; steps
-  // come in order.
+  // These two are the rest of the order of waits (wait_order.h).
+  //
+  // Call it when all of this rank's push of the step is with the session; steps come in order.
   void NotePushed(Step step);
-  // Before the training thread waits for anything else that other ranks have a part in: a planned
-  // batch, or rows from servers. Errors: as status(); kInternal (names what this rank owes).
+  // Call it before the training thread waits for anything else in which other ranks have a part: a
+  // planned batch, or rows from servers. Errors: status(); kInternal (names the blocks or the push
+  // that this rank owes).
   absl::Status CheckOwesNothing();
 
-  // All waits end with kCancelled, now and later. What has been posted still reaches the others.
+  // Ends all waits with kCancelled, now and later. Blocks that were posted still reach other ranks.
   void Stop();
   // Fails the exchange from outside, if it hasn't failed. REQUIRES: !why.ok()
   void Fail(const absl::Status& why);
-  // kCancelled after Stop; the failure. OK while it works.
+  // OK while the exchange works; the failure, or kCancelled after Stop.
   absl::Status status() const;
 
-  // Waits until this rank is needed no more, then closes the transport: all that it has posted has
-  // been acknowledged; or every rank's push of the last step is applied, which `ask_applied` asks a
-  // server (PsSession::AwaitApplied), since the last acknowledgements may be lost with their rank.
-  // The latter says that every rank has all blocks only if a rank's push of the last step isn't
-  // whole before it has received them. Errors: those of `ask_applied`; the failure.
-  // REQUIRES: this rank has received all blocks of the last step, and its push is acknowledged.
+  // Waits until no rank needs this one any more, then closes the transport. Either all blocks that
+  // it has posted are acknowledged; or a server has applied every rank's push of the last step,
+  // which `ask_applied` asks (PsSession::AwaitApplied), since a rank that ends may take its last
+  // acknowledgements along. For the second to be right, no rank may finish its push of the last
+  // step before it has received all blocks of that step. Errors: those of `ask_applied`; the
+  // failure. REQUIRES: this rank has received all blocks of the last step, and its push is
+  // acknowledged.
   using Done = std::function<void(absl::Status)>;
   absl::Status Leave(const std::function<void(Done done)>& ask_applied);
 
-  // What is waited for now; what is needed first stands first.
+  // The blocks that this rank waits for now, those that are needed first at the front.
   std::vector<ExchangeWait> waits() const;
   void FillStats(ExchangeStats* stats) const;
 
@@ -125,12 +133,12 @@ class Exchange {
   std::shared_ptr<Impl> impl_;
 };
 
-// "has waited 21.3 s for the rows of step 7 from rank 2; ...": for logs.
+// Returns a text for logs: "has waited 21.3 s for the rows of step 7 from rank 2; ...".
 std::string Describe(const ExchangeWait& wait);
-// For WorkerStats.
+// Fills an entry of WorkerStats.waits.
 void FillWait(const ExchangeWait& wait, WorkerWait* to);
 
-// Packed values as a block.
+// Makes a block of packed values.
 template <typename T>
 Block MakeBlock(absl::Span<const T> values) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());

@@ -1,4 +1,4 @@
-// What an exchange (all_to_all.h) wants done, waits for and has done so far.
+// The actions, waits and counts of an exchange (all_to_all.h).
 #ifndef THERMOCLINE_WORKER_EXCHANGE_EXCHANGE_ACTION_H_
 #define THERMOCLINE_WORKER_EXCHANGE_EXCHANGE_ACTION_H_
 
@@ -14,52 +14,54 @@
 
 namespace thermocline {
 
-// A rank waits for a block of another one.
+// This rank waits for a block of another rank.
 struct ExchangeWait {
-  WorkerRank about;
+  WorkerRank about;  // The rank whose block is missing.
   BlockId missing;
-  // Of all waits of all ranks, the one with the least has its cause in the rank that it is about:
-  // the block itself, but for keys, which are needed for a step before theirs.
+  // The block that can't be made without the missing one: that one itself, but for keys, which are
+  // needed for a step before theirs. Of all waits of all ranks, the one with the least needed_for
+  // is the cause of the others.
   BlockId needed_for;
   int64_t waited_us = 0;
-  int64_t silent_us = 0;  // Since anything came from that rank.
+  int64_t silent_us = 0;  // How long nothing has come from that rank.
   absl::Status stream;    // The last error of the stream to it; OK: none since it was open.
 };
 
 // What one rank has exchanged with the others so far.
 struct ExchangeCounts {
   std::array<uint64_t, kNumPhases> bytes_sent{};      // [phases]
-  std::array<uint64_t, kNumPhases> bytes_received{};  // [phases] What came twice counts once.
+  std::array<uint64_t, kNumPhases> bytes_received{};  // [phases] Bytes that came twice count once.
   std::array<int64_t, kNumPhases> wait_us{};          // [phases] From an Await to the last block.
-  std::vector<int64_t> wait_for_rank_us;              // [num_ranks] By whose block was the last.
+  std::vector<int64_t> wait_for_rank_us;              // [num_ranks] By the rank that came last.
   uint64_t bytes_sent_again = 0;                      // Part of bytes_sent.
-  uint64_t streams_opened = 0;                        // That were answered.
-  uint64_t bytes_owed = 0;                            // Posted to others, not acknowledged.
+  uint64_t streams_opened = 0;                        // Streams that were answered.
+  uint64_t bytes_owed = 0;                            // Posted to other ranks, not acknowledged.
   uint64_t bytes_held = 0;                            // Received and not released.
 };
 
-// What an exchange wants done, in order. Whatever is lost on the way is a broken stream.
+// The actions of an exchange, which its caller carries out in order. A stream that loses one
+// breaks.
 namespace exchange_action {
 
-// Answers: OnReceipt (it is open), OnClosed.
+// Opens a stream. OnReceipt (it is open) or OnClosed answers.
 struct OpenStream {
   WorkerRank to;
   uint64_t attempt = 0;
 };
-// Answer: OnSent, when another one may follow.
+// Sends a chunk. OnSent answers; then the next one may follow.
 struct SendChunk {
   WorkerRank to;
   uint64_t attempt = 0;
   BlockChunk chunk;
-  std::shared_ptr<const BlockBytes> bytes;  // Keeps chunk.data.
+  std::shared_ptr<const BlockBytes> bytes;  // Owns chunk.data.
 };
-// On a stream that `to` has opened. A later one makes an earlier one useless.
+// Sends a receipt on the stream that `to` has opened. It makes earlier receipts superfluous.
 struct SendReceipt {
   WorkerRank to;
   uint64_t attempt = 0;
   Receipt receipt;
 };
-// Says that this rank has waited long. Nothing ends by it.
+// Logs that this rank has waited long. The wait goes on.
 struct Complain {
   ExchangeWait wait;
 };

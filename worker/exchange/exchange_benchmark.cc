@@ -1,7 +1,6 @@
-// What the exchange between workers carries over TCP and over Unix sockets, beside what a plain
-// gRPC stream carries between two ends of one process, and what memcpy copies; and the processor
-// time that each takes. All ranks are threads of this process: the ratios of a run say more than
-// its numbers.
+// Measures how much the exchange between workers carries over TCP and over Unix sockets, beside a
+// plain gRPC stream between two ends of one process and memcpy, and the processor time that each
+// takes. All ranks are threads of this process: the ratios of a run say more than its numbers.
 #include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <sys/resource.h>
@@ -35,7 +34,9 @@ using Service = Worker::WithRawCallbackMethod_Exchange<Worker::Service>;
 
 struct Setup {
   size_t block_bytes = 1 << 20;
-  int steps = 48;   // Of two ranks, measured at a time after a tenth as many; fewer of more ranks.
+  // How many steps of two ranks are measured at a time, after a tenth as many that are not; more
+  // ranks go through fewer steps.
+  int steps = 48;
   int repeats = 5;  // The median counts.
 };
 
@@ -50,7 +51,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Of all threads.
+// Returns the processor time of all threads.
 double ProcessorSeconds() {
   rusage usage;
   CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
@@ -81,7 +82,7 @@ Rate MedianRate(const Setup& setup, double bytes, Run run) {
 
 class Rank final : public Service {
  public:
-  // socket_folder: "": TCP.
+  //   socket_folder: "" for TCP
   Rank(uint32_t rank, uint32_t num_ranks, const std::string& socket_folder)
       : server_({"job", 1, WorkerRank(rank), num_ranks}),
         listening_(Listen(this)),
@@ -133,7 +134,7 @@ class Rank final : public Service {
   int64_t step_ = 0;
 };
 
-// Bytes that arrive, of all ranks together.
+// Returns how many bytes arrive at all ranks together.
 Rate ExchangeRate(Setup setup, uint32_t num_ranks, const std::string& socket_folder) {
   setup.steps = std::max<int>(1, 2 * setup.steps / (num_ranks * (num_ranks - 1)));
   ThreadScheduler scheduler;
@@ -155,7 +156,7 @@ Rate ExchangeRate(Setup setup, uint32_t num_ranks, const std::string& socket_fol
 
 // ---- A plain stream.
 
-// Copies what comes, once, as the exchange does.
+// Copies each message once, as the exchange does.
 class Sink final : public Service {
  public:
   class Reactor final : public GrpcExchangeServer::Reactor {
@@ -211,7 +212,7 @@ class Source final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   int left_;
 };
 
-// A stream each way, in messages as large as chunks.
+// Runs a stream each way, with messages as large as chunks.
 Rate PlainRate(const Setup& setup) {
   Sink sink;
   const std::unique_ptr<GrpcServer> server = Listen(&sink);
@@ -266,7 +267,7 @@ void Main(const Setup& setup) {
 }  // namespace thermocline
 
 int main(int argc, char** argv) {
-  thermocline::TuneMallocForMessages();  // As workers do.
+  thermocline::TuneMallocForMessages();  // Workers do so, too.
   thermocline::TurnOffMutexChecks();
   thermocline::Setup setup;
   if (argc > 1 && std::string(argv[1]) == "--tiny") setup = {1000, 2, 1};

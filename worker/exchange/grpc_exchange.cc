@@ -27,7 +27,7 @@ std::shared_ptr<grpc::Channel> OpenKeptAlive(
   grpc::ChannelArguments arguments = DataPlaneArguments(options.max_message_bytes);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, options.keepalive_ms);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, options.keepalive_ms);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // As many as it takes.
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // 0: no limit.
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
@@ -35,16 +35,16 @@ std::shared_ptr<grpc::Channel> OpenKeptAlive(
 
 struct GrpcExchange::Peer {
   struct Way {
-    std::string where;  // As errors name it.
+    std::string where;  // The address or path, for errors.
     std::unique_ptr<grpc::GenericStub> stub;
   };
-  // The socket, as long as it is there.
+  // Returns the socket if it is there now, else TCP.
   const Way& ToOpen() const {
     return socket.stub != nullptr && CheckLocalSocket(socket.where).ok() ? socket : tcp;
   }
 
   Way tcp;
-  Way socket;  // No stub: the other worker has none that can be reached.
+  Way socket;  // Without a stub: the other worker has no socket that can be reached.
 };
 
 // A stream to one peer. Operations are begun without the mutex, as in GrpcExchangeServer; a hold
@@ -74,7 +74,7 @@ class GrpcExchange::Stream final
     {
       absl::MutexLock lock(&mutex_);
       if (is_over_) return;
-      if (is_writing_) {  // The hello, although it was answered.
+      if (is_writing_) {  // The write of the hello is not done, although it was answered.
         next_ = std::move(chunk);
         return;
       }
@@ -117,7 +117,7 @@ class GrpcExchange::Stream final
     {
       absl::MutexLock lock(&mutex_);
       is_over_ = true;
-      if (is_writing_) return;  // What follows it removes the hold.
+      if (is_writing_) return;  // The end of the write removes the hold.
     }
     RemoveHold();
   }
@@ -136,14 +136,14 @@ class GrpcExchange::Stream final
  private:
   GrpcExchange* const owner_;
   grpc::ClientContext context_;
-  std::shared_ptr<Stream> self_;  // Until OnDone.
-  absl::Status error_;            // Of reads alone, as in_.
+  std::shared_ptr<Stream> self_;  // Keeps the stream until OnDone.
+  absl::Status error_;            // Only reads use it, and in_.
   grpc::ByteBuffer in_;
-  grpc::ByteBuffer out_;  // Of the write under way.
+  grpc::ByteBuffer out_;  // The bytes of the write under way.
 
   absl::Mutex mutex_;
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_chunk_ ABSL_GUARDED_BY(mutex_) = false;  // What is written.
+  bool is_chunk_ ABSL_GUARDED_BY(mutex_) = false;  // Whether a chunk is being written.
   std::optional<grpc::ByteBuffer> next_ ABSL_GUARDED_BY(mutex_);
   bool is_over_ ABSL_GUARDED_BY(mutex_) = false;  // No write is begun any more.
 };
@@ -214,7 +214,8 @@ void GrpcExchange::Open(WorkerRank to, uint64_t attempt) {
     absl::MutexLock lock(&mutex_);
     if (is_closed_) return;
     ++num_streams_;
-    streams_[to.value()] = stream;  // The one before is done: only then is another one opened.
+    // The stream before is done: only then the exchange opens the next one.
+    streams_[to.value()] = stream;
   }
   stream->Begin(hello, stream);
 }
@@ -242,7 +243,7 @@ void GrpcExchange::OnStreamDone(const Stream& stream, const absl::Status& status
       WithContext(status, absl::StrCat("stream to rank ", to, " at ", stream.way.where));
   if (absl::IsFailedPrecondition(why)) why = MarkServerLoss(why);
   events_->OnClosed(stream.to, stream.attempt, why);
-  std::shared_ptr<Stream> done;  // Is not destroyed under the mutex.
+  std::shared_ptr<Stream> done;  // It is destroyed after the mutex is released.
   absl::MutexLock lock(&mutex_);
   if (streams_[to].get() == &stream) done = std::move(streams_[to]);
   --num_streams_;

@@ -1,7 +1,7 @@
-// ExchangeTransport over gRPC: a bidirectional stream for each ordered pair of ranks, opened by the
-// one whose blocks it carries, over a connection of its own: a Unix socket where the other worker
-// can be reached over one (local_socket.h), else TCP. The streams that others open come through
-// GrpcExchangeServer.
+// ExchangeTransport over gRPC. Each ordered pair of ranks has a bidirectional stream, which the
+// rank opens whose blocks it carries, over a connection of its own: over a Unix socket if the other
+// worker can be reached so (local_socket.h), else over TCP. The streams that other workers open
+// come through GrpcExchangeServer.
 #ifndef THERMOCLINE_WORKER_EXCHANGE_GRPC_EXCHANGE_H_
 #define THERMOCLINE_WORKER_EXCHANGE_GRPC_EXCHANGE_H_
 
@@ -23,24 +23,25 @@ class GrpcExchange final : public ExchangeTransport {
  public:
   struct Options {
     std::vector<std::string> addresses;  // [num_workers] host:port, by rank
-    TlsFiles tls;                        // Of connections over TCP.
+    TlsFiles tls;                        // For connections over TCP.
     int max_message_bytes = kDefaultMaxMessageBytes;
-    // A peer without a sign of life for twice as long is gone: its connection may never say so.
+    // A peer that does not answer for twice this time is gone, even if its connection stays.
     int keepalive_ms = 10'000;
-    std::string socket_folder;  // Of the workers' Unix sockets; "": none is used.
+    std::string socket_folder;  // The folder of the workers' Unix sockets; "": TCP only.
   };
 
-  // As the process that `server` serves for, until Close. Connects with the first streams.
-  // Errors: those of MakeChannelCredentials; kInvalidArgument (another number of addresses).
+  // Makes the transport of the worker that `server` serves. `server` must outlive it. It connects
+  // with the first streams. Errors: MakeChannelCredentials'; kInvalidArgument (the number of
+  // addresses is not that of workers).
   static absl::StatusOr<std::unique_ptr<GrpcExchange>> Create(const Options& options,
                                                               GrpcExchangeServer* server);
   ~GrpcExchange() override;
 
-  // How the others are reached: "rank 1 over a Unix socket, ranks 2, 3 over TCP".
+  // Returns how other workers are reached: "rank 1 over a Unix socket, ranks 2, 3 over TCP".
   std::string DescribeWays() const;
 
-  // OnClosed has the stream's error, with rank and address; where the process there is not of this
-  // generation (kFailedPrecondition), it is marked as a loss that is not this worker's fault
+  // OnClosed has the stream's error, with rank and address. If the process there is not of this
+  // generation (kFailedPrecondition), the error is marked as a loss that is not this worker's fault
   // (MarkServerLoss).
   void Start(ExchangeEvents* events) override;
   void Open(WorkerRank to, uint64_t attempt) override;
@@ -61,9 +62,9 @@ class GrpcExchange final : public ExchangeTransport {
   ExchangeEvents* events_ = nullptr;                // Constant after Start.
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);  // [num_workers]
-  int num_streams_ ABSL_GUARDED_BY(mutex_) = 0;  // Those that aren't done yet.
+  int num_streams_ ABSL_GUARDED_BY(mutex_) = 0;  // Streams that aren't done yet.
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;  // What comes through the server, too.
+  bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;  // Streams of server_ have ended, too.
 };
 
 }  // namespace thermocline

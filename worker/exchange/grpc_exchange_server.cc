@@ -27,7 +27,8 @@ std::string Describe(absl::string_view job_id, uint64_t generation, uint32_t num
 }  // namespace
 
 // Deletes itself when gRPC is done with it. Operations are begun without the mutex, since gRPC may
-// run what follows them at once. Finish comes when no write is under way: then none is begun later.
+// run their callbacks at once. Finish comes when no write is under way, and no write is begun
+// later.
 class GrpcExchangeServer::Stream final : public Reactor {
  public:
   Stream(GrpcExchangeServer* server, grpc::CallbackServerContext* context)
@@ -37,7 +38,7 @@ class GrpcExchangeServer::Stream final : public Reactor {
     StartRead(&in_);
   }
 
-  // With one that isn't sent yet it becomes one receipt.
+  // A receipt that isn't sent yet is merged with it.
   void Send(const Receipt& receipt) {
     {
       absl::MutexLock lock(&mutex_);
@@ -100,7 +101,7 @@ class GrpcExchangeServer::Stream final : public Reactor {
     const std::shared_ptr<Stream> self = std::move(self_);
   }
 
-  // Of its hello. Constant from then on.
+  // The hello sets these; they are constant from then on.
   uint32_t from = 0;
   uint64_t attempt = 0;
 
@@ -113,10 +114,10 @@ class GrpcExchangeServer::Stream final : public Reactor {
 
   GrpcExchangeServer* const server_;
   grpc::CallbackServerContext* const context_;
-  std::shared_ptr<Stream> self_;  // Until OnDone.
-  bool has_hello_ = false;        // Of reads alone, as in_.
+  std::shared_ptr<Stream> self_;  // Keeps the stream until OnDone.
+  bool has_hello_ = false;        // Only reads use it, and in_.
   grpc::ByteBuffer in_;
-  grpc::ByteBuffer out_;  // Of the write under way.
+  grpc::ByteBuffer out_;  // The bytes of the write under way.
 
   absl::Mutex mutex_;
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
@@ -185,7 +186,7 @@ GrpcExchangeServer::Reactor* GrpcExchangeServer::Exchange(grpc::CallbackServerCo
 }
 
 void GrpcExchangeServer::Forget(const Stream* stream) {
-  std::shared_ptr<Stream> forgotten;  // Is not destroyed under the mutex.
+  std::shared_ptr<Stream> forgotten;  // It is destroyed after the mutex is released.
   absl::MutexLock lock(&mutex_);
   --num_streams_;
   for (Peer& peer : peers_) {

@@ -1,5 +1,6 @@
-// What other workers call on this one, for the exchange between them: their streams of blocks
-// (ExchangeTransport's receiving side), and where all of them listen, which the controller says.
+// The calls that a worker serves for the exchange between workers: the streams of blocks that other
+// workers open (ExchangeTransport's receiving side), and Introduce, with which the controller says
+// where all workers listen.
 #ifndef THERMOCLINE_WORKER_EXCHANGE_GRPC_EXCHANGE_SERVER_H_
 #define THERMOCLINE_WORKER_EXCHANGE_GRPC_EXCHANGE_SERVER_H_
 
@@ -23,17 +24,17 @@
 
 namespace thermocline {
 
-// A worker's process, as the others know it.
+// Identifies a worker's process to other workers.
 struct ExchangeIdentity {
   std::string job_id;
   uint64_t generation = 0;
   WorkerRank rank;
   uint32_t num_workers = 1;
-  uint64_t life = 0;  // Of the process; 0: GrpcExchangeServer draws one.
+  uint64_t life = 0;  // A random number of the process; 0: GrpcExchangeServer draws one.
 };
 
-// Thread-safe. It serves from the start of its process: streams that come before the exchange has
-// begun, or when it is over, are refused with UNAVAILABLE and come again.
+// Thread-safe. It serves from the start of its process. It refuses streams that come before the
+// exchange has begun, or after its end, with UNAVAILABLE; their senders open them again.
 class GrpcExchangeServer {
  public:
   explicit GrpcExchangeServer(ExchangeIdentity identity);
@@ -43,23 +44,24 @@ class GrpcExchangeServer {
 
   // ---- The handlers of service Worker.
 
-  // Errors: kFailedPrecondition (another job, generation or number of workers; other addresses than
-  // before). The same again is OK.
+  // Takes the addresses of all workers. The same ones may come again. Errors: kFailedPrecondition
+  // (another job, generation or number of workers; other addresses than before).
   absl::Status Introduce(const WorkerPeers& peers);
-  // A stream's errors: FAILED_PRECONDITION (of another job, generation, number of workers or
-  // protocol version; for another rank; of another process than before: names both), ABORTED (a
-  // later attempt has come), UNAVAILABLE, INVALID_ARGUMENT (malformed).
+  // Serves a stream. It ends with FAILED_PRECONDITION (the sender has another job, generation,
+  // number of workers or protocol version; it means another rank; it is not the process that sent
+  // before: names both), ABORTED (a later attempt has come), UNAVAILABLE, or INVALID_ARGUMENT
+  // (malformed).
   using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
   Reactor* Exchange(grpc::CallbackServerContext* context);
 
   // ---- This worker's side.
 
-  // Waits until the controller has said where all workers listen. [num_workers] host:port, by rank.
+  // Waits for Introduce. Returns where all workers listen: [num_workers] host:port, by rank.
   // Errors: kDeadlineExceeded; kCancelled after StopWaiting.
   absl::StatusOr<std::vector<std::string>> AwaitIntroduction(absl::Duration timeout);
   void StopWaiting();
 
-  // From now on streams are taken.
+  // Takes streams from now on. `events` must live until End() has returned.
   void Begin(ExchangeEvents* events);
   void SendReceipt(WorkerRank from, uint64_t attempt, const Receipt& receipt);
   // Ends all streams. Returns when no event comes any more.
@@ -69,7 +71,7 @@ class GrpcExchangeServer {
   class Stream;
   struct Peer {
     uint64_t life = 0;     // 0: not known yet.
-    uint64_t attempt = 0;  // The highest.
+    uint64_t attempt = 0;  // The highest that has come.
     std::shared_ptr<Stream> stream;
   };
 
@@ -77,16 +79,16 @@ class GrpcExchangeServer {
   absl::Status TakeHello(const std::shared_ptr<Stream>& stream, const ExchangeHello& hello);
   absl::Status TakeChunk(const Stream& stream, const grpc::ByteBuffer& bytes);
   void Forget(const Stream* stream);
-  // An event begins: null where there are to be none.
+  // Begins an event, which Leave() ends. Returns null if no event may run.
   ExchangeEvents* Enter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Leave();
 
   const ExchangeIdentity identity_;
   absl::Mutex mutex_;
-  std::vector<std::string> addresses_ ABSL_GUARDED_BY(mutex_);  // Empty: not introduced.
+  std::vector<std::string> addresses_ ABSL_GUARDED_BY(mutex_);  // Empty before Introduce.
   bool is_waiting_stopped_ ABSL_GUARDED_BY(mutex_) = false;
   ExchangeEvents* events_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  int running_ ABSL_GUARDED_BY(mutex_) = 0;          // Events.
+  int running_ ABSL_GUARDED_BY(mutex_) = 0;          // How many events are running.
   std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);  // [num_workers]
   int num_streams_ ABSL_GUARDED_BY(mutex_) = 0;
 };

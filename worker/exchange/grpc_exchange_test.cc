@@ -577,7 +577,7 @@ class LocalSocketTest : public testing::Test {
     folder_ = folder;
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
-  // Of the worker at an address.
+  // The stub of the worker at an address.
   std::string PathOf(const std::string& address) const {
     const auto path = LocalSocketPath(folder_, address);
     EXPECT_TRUE(path.ok()) << path.status();
@@ -612,7 +612,8 @@ TEST_F(LocalSocketTest, CarriesBlocksWhereThereIsOneAndTcpElsewhere) {
   LeaveAll(exchanges);
   EXPECT_EQ(first.tcp_streams(), 0);
   EXPECT_EQ(second.tcp_streams(), 0);
-  EXPECT_GE(without.tcp_streams(), 2);  // Those that come before it has begun come again.
+  EXPECT_GE(without.tcp_streams(),
+            2);  // Streams that come before the exchange has begun come again.
   exchanges.clear();
   first.CloseSocket();
   second.CloseSocket();
@@ -722,7 +723,8 @@ TEST_F(LocalSocketTest, WhatAKilledProcessLeftHarmsNothing) {
   };
   Host host(0), other(1);
   other.ListenIn(folder_);
-  // Of an earlier process with the same address, of one that may be about to listen, and others.
+  // There is a socket of an earlier process with the same address, one that may be about to listen,
+  // and others.
   leave(PathOf(host.address()));
   EXPECT_EQ(CheckLocalSocket(PathOf(host.address())),
             absl::NotFoundError("no process listens on " + PathOf(host.address())));

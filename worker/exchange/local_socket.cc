@@ -33,10 +33,10 @@ namespace {
 
 constexpr absl::string_view kExchangeMethod = "/thermocline.Worker/Exchange";
 
-// A younger socket may be one that is about to listen.
+// The process of a younger socket may be about to listen.
 constexpr time_t kStaleAfterSeconds = 60;
 
-// What a URI's path has without an escape.
+// Whether a URI's path may have this character unescaped.
 bool IsPlain(char c) {
   return absl::ascii_isalnum(c) || absl::string_view("-._~/:@+,=").find(c) != std::string::npos;
 }
@@ -51,7 +51,7 @@ absl::Status CheckFolder(const std::string& folder) {
     return absl::PermissionDeniedError(
         absl::StrCat(folder, " is no folder that only user ", geteuid(), " may enter"));
   }
-  // Nobody else may put another folder in its place.
+  // No other user may be able to put another folder in its place.
   const bool is_owned = parent.st_uid == geteuid() || parent.st_uid == 0;
   if (!is_owned || ((parent.st_mode & 022) != 0 && (parent.st_mode & S_ISVTX) == 0)) {
     return absl::PermissionDeniedError(absl::StrCat("others may rename folders in ", above));
@@ -59,7 +59,7 @@ absl::Status CheckFolder(const std::string& folder) {
   return absl::OkStatus();
 }
 
-// 0: a process listens there; else what connecting to it failed with.
+// Returns 0 if a process listens there, else the error of connecting.
 int TryToConnect(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -70,14 +70,14 @@ int TryToConnect(const std::string& path) {
       connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
   const int error = is_connected ? 0 : errno;
   close(fd);
-  return error == EAGAIN ? 0 : error;  // Connections that were not accepted yet fill its queue.
+  return error == EAGAIN ? 0 : error;  // EAGAIN: its queue is full of connections to be accepted.
 }
 
-// What the names of sockets of this network namespace end with: its inode, and the host's boot, so
-// that hosts may share a folder.
+// Returns the end of the names of sockets of this network namespace: its inode and the host's boot,
+// so that hosts may share a folder.
 absl::StatusOr<std::string> Place() {
   std::error_code error;
-  // "net:[4026531840]"
+  // The link reads "net:[4026531840]".
   const std::string space = std::filesystem::read_symlink("/proc/self/ns/net", error).string();
   if (error) {
     return absl::FailedPreconditionError(absl::StrCat("/proc/self/ns/net: ", error.message()));
@@ -91,7 +91,8 @@ absl::StatusOr<std::string> Place() {
                       boot.substr(0, 8));
 }
 
-// Those of other hosts that share the folder can't be told from those whose processes are gone.
+// Removes sockets of this network namespace whose processes are gone. Those of other hosts stay,
+// since this host can't see whether their processes are there.
 void RemoveStale(const std::string& folder, const std::string& place) {
   std::error_code error;
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
@@ -145,7 +146,7 @@ std::string LocalSocketFolder() {
 
 absl::StatusOr<std::string> LocalSocketPath(const std::string& folder, const std::string& address) {
   ASSIGN_OR_RETURN(const std::string place, Place());
-  // Without what an IPv6 address has around it, and before its zone.
+  // An IPv6 address loses its brackets and its zone.
   const std::string name = absl::StrReplaceAll(address, {{"[", ""}, {"]", ""}, {"%", "-"}});
   const std::string path = absl::StrCat(folder, "/", name, place);
   const bool is_plain = std::all_of(path.begin(), path.end(), IsPlain);
@@ -179,7 +180,7 @@ absl::StatusOr<std::unique_ptr<LocalSocket>> LocalSocket::Listen(const std::stri
   std::unique_ptr<LocalSocket> socket(new LocalSocket(std::move(path), exchange));
   grpc::ServerBuilder builder;
   builder.SetOption(std::make_unique<WithoutPlugins>());
-  // gRPC removes a socket that is there: of a process that had the address before.
+  // gRPC removes a socket that is there already: a process that had the address before left it.
   builder.AddListeningPort(LocalSocketTarget(socket->path()), grpc::InsecureServerCredentials());
   SetDataPlaneOptions(kDefaultMaxMessageBytes, &builder);
   builder.RegisterCallbackGenericService(socket->service_.get());

@@ -16,14 +16,14 @@ Phase PhaseAt(size_t index) { return static_cast<Phase>(index); }
 
 OutgoingBlocks::OutgoingBlocks(const ExchangeOptions& options, WorkerRank to)
     : options_(options), to_(to) {
-  for (OfPhase& phase : phases_) {
+  for (PhaseQueue& phase : phases_) {
     phase.first = phase.next = options.start_step;
     phase.sent = options.start_step - 1;
   }
 }
 
 void OutgoingBlocks::Add(BlockId id, Block block) {
-  OfPhase& phase = phases_[IndexOf(id.phase)];
+  PhaseQueue& phase = phases_[IndexOf(id.phase)];
   CHECK(id.step == phase.first + static_cast<int64_t>(phase.blocks.size()));
   bytes_ += block.bytes->size();
   phase.checksums.push_back(Crc32c(block.bytes->data(), block.bytes->size()));
@@ -32,7 +32,7 @@ void OutgoingBlocks::Add(BlockId id, Block block) {
 
 absl::Status OutgoingBlocks::OnReceipt(const Receipt& receipt, bool begins_stream) {
   for (size_t p = 0; p < kNumPhases; ++p) {
-    OfPhase& phase = phases_[p];
+    PhaseQueue& phase = phases_[p];
     const Step received = receipt.received[p];
     const auto error = [&](absl::string_view what) {
       return absl::InternalError(absl::StrCat("rank ", to_.value(), " acknowledges ",
@@ -53,7 +53,7 @@ absl::Status OutgoingBlocks::OnReceipt(const Receipt& receipt, bool begins_strea
   return absl::OkStatus();
 }
 
-void OutgoingBlocks::Acknowledge(OfPhase* phase, Step received) {
+void OutgoingBlocks::Acknowledge(PhaseQueue* phase, Step received) {
   for (; phase->first <= received; phase->first = phase->first + 1) {
     bytes_ -= phase->blocks.front().bytes->size();
     phase->blocks.pop_front();
@@ -68,13 +68,13 @@ bool OutgoingBlocks::NextChunk(BlockChunk* chunk, std::shared_ptr<const BlockByt
   if (!is_open_) return false;
   size_t best = kNumPhases;
   for (size_t p = 0; p < kNumPhases; ++p) {
-    const OfPhase& phase = phases_[p];
+    const PhaseQueue& phase = phases_[p];
     const bool is_there = phase.next < phase.first + static_cast<int64_t>(phase.blocks.size());
     if (!is_there || phase.next > phase.taken) continue;
     if (best == kNumPhases || phase.next < phases_[best].next) best = p;
   }
   if (best == kNumPhases) return false;
-  OfPhase& phase = phases_[best];
+  PhaseQueue& phase = phases_[best];
   const Block& block = phase.blocks[phase.next - phase.first];
   chunk->id = {phase.next, PhaseAt(best)};
   chunk->kind = block.kind;
@@ -97,8 +97,8 @@ bool OutgoingBlocks::NextChunk(BlockChunk* chunk, std::shared_ptr<const BlockByt
   return true;
 }
 
-// The next `size` bytes of phase->next.
-void OutgoingBlocks::CountSent(OfPhase* phase, uint64_t size) {
+// Counts the next `size` bytes of block phase->next as sent.
+void OutgoingBlocks::CountSent(PhaseQueue* phase, uint64_t size) {
   phase->bytes_sent += size;
   const uint64_t end = phase->offset + size;
   if (phase->next <= phase->sent) {
@@ -114,7 +114,7 @@ uint64_t OutgoingBlocks::bytes_sent(Phase phase) const {
 }
 
 void OutgoingBlocks::Clear() {
-  for (OfPhase& phase : phases_) {
+  for (PhaseQueue& phase : phases_) {
     phase.first = phase.first + static_cast<int64_t>(phase.blocks.size());
     phase.next = phase.first;
     phase.sent = phase.first - 1;
@@ -127,12 +127,12 @@ void OutgoingBlocks::Clear() {
 
 bool OutgoingBlocks::is_empty() const {
   return std::all_of(phases_.begin(), phases_.end(),
-                     [](const OfPhase& phase) { return phase.blocks.empty(); });
+                     [](const PhaseQueue& phase) { return phase.blocks.empty(); });
 }
 
 IncomingBlocks::IncomingBlocks(const ExchangeOptions& options, WorkerRank from)
     : options_(options), from_(from) {
-  for (OfPhase& phase : phases_) {
+  for (PhaseQueue& phase : phases_) {
     phase.first = options.start_step;
     phase.received = options.start_step - 1;
   }
@@ -140,7 +140,7 @@ IncomingBlocks::IncomingBlocks(const ExchangeOptions& options, WorkerRank from)
 }
 
 void IncomingBlocks::BeginStream() {
-  for (OfPhase& phase : phases_) {
+  for (PhaseQueue& phase : phases_) {
     if (phase.partial != nullptr) phase.idle.push_back(std::move(phase.partial));
     phase.partial = nullptr;
   }
@@ -155,8 +155,8 @@ Step IncomingBlocks::TakenThrough(size_t phase) const {
   return phases_[phase].first + options_.credit_steps[phase] - 1;
 }
 
-// A chunk of the block that comes next, which goes on where the ones before end.
-absl::Status IncomingBlocks::CheckPlace(const OfPhase& phase, const BlockChunk& chunk) const {
+// Checks that the chunk is of the block that comes next, and goes on where the chunks before end.
+absl::Status IncomingBlocks::CheckPlace(const PhaseQueue& phase, const BlockChunk& chunk) const {
   const uint64_t size = chunk.data.size();
   if (!options_.phases.Has(chunk.id.phase)) {
     return Error(absl::StatusCode::kInternal, chunk.id, ", which the job's steps do not have");
@@ -194,8 +194,8 @@ absl::Status IncomingBlocks::CheckPlace(const OfPhase& phase, const BlockChunk& 
   return absl::OkStatus();
 }
 
-// A block that is here already.
-absl::Status IncomingBlocks::CheckRepeated(const OfPhase& phase, const BlockChunk& chunk) const {
+// Checks a chunk of a block that is here already.
+absl::Status IncomingBlocks::CheckRepeated(const PhaseQueue& phase, const BlockChunk& chunk) const {
   const auto steps_back = static_cast<size_t>(phase.received - chunk.id.step);
   if (steps_back >= phase.known.size()) return absl::OkStatus();
   const Known& known = phase.known[phase.known.size() - 1 - steps_back];
@@ -205,7 +205,7 @@ absl::Status IncomingBlocks::CheckRepeated(const OfPhase& phase, const BlockChun
 
 absl::Status IncomingBlocks::OnChunk(const BlockChunk& chunk, bool* completes) {
   *completes = false;
-  OfPhase& phase = phases_[IndexOf(chunk.id.phase)];
+  PhaseQueue& phase = phases_[IndexOf(chunk.id.phase)];
   if (chunk.id.step <= phase.received) return CheckRepeated(phase, chunk);
   RETURN_IF_ERROR(CheckPlace(phase, chunk));
   const Known is{chunk.kind, chunk.checksum, chunk.block_bytes};
@@ -220,7 +220,7 @@ absl::Status IncomingBlocks::OnChunk(const BlockChunk& chunk, bool* completes) {
     return Error(absl::StatusCode::kDataLoss, chunk.id, " again, and they differ");
   }
   BlockBytes& bytes = *phase.partial;
-  if (chunk.offset < bytes.size()) return absl::OkStatus();  // Repeated.
+  if (chunk.offset < bytes.size()) return absl::OkStatus();  // The chunk is here already.
   bytes.insert(bytes.end(), chunk.data.begin(), chunk.data.end());
   if (bytes.size() < chunk.block_bytes) return absl::OkStatus();
   if (Crc32c(bytes.data(), bytes.size()) != chunk.checksum) {
@@ -234,14 +234,14 @@ absl::Status IncomingBlocks::OnChunk(const BlockChunk& chunk, bool* completes) {
 }
 
 void IncomingBlocks::Put(BlockId id, Block block) {
-  OfPhase& phase = phases_[IndexOf(id.phase)];
+  PhaseQueue& phase = phases_[IndexOf(id.phase)];
   CHECK(id.step == phase.received + 1);
   CHECK(!phase.has_ended);
   const Known known{block.kind, 0, block.bytes->size()};
   Keep(&phase, known, {std::move(block), nullptr});
 }
 
-void IncomingBlocks::Keep(OfPhase* phase, const Known& known, Held held) {
+void IncomingBlocks::Keep(PhaseQueue* phase, const Known& known, Held held) {
   const size_t most_known = options_.credit_steps[phase - phases_.data()];
   phase->received = phase->received + 1;
   phase->has_ended = known.kind != BlockKind::kData;
@@ -252,13 +252,13 @@ void IncomingBlocks::Keep(OfPhase* phase, const Known& known, Held held) {
 }
 
 const Block* IncomingBlocks::Find(BlockId id) const {
-  const OfPhase& phase = phases_[IndexOf(id.phase)];
+  const PhaseQueue& phase = phases_[IndexOf(id.phase)];
   if (id.step < phase.first || id.step > phase.received) return nullptr;
   return &phase.blocks[id.step - phase.first].block;
 }
 
 void IncomingBlocks::Release(BlockId id) {
-  OfPhase& phase = phases_[IndexOf(id.phase)];
+  PhaseQueue& phase = phases_[IndexOf(id.phase)];
   CHECK(id.step == phase.first);
   CHECK(!phase.blocks.empty());
   Held& held = phase.blocks.front();

@@ -1,7 +1,8 @@
-// One rank's blocks on their way to one peer, and from it. all_to_all.h puts them together.
+// The blocks between one rank and one peer: those on their way to it, and those that have come from
+// it. AllToAll has both for each peer.
 //
-// Of every phase there is one block a step, and they are sent and received in the order of their
-// steps. So what is here, and what there is room for, is one number a phase (Receipt).
+// Each phase has one block a step, and blocks are sent and received in the order of steps. So one
+// number a phase says which blocks are here, and one for which blocks there is room (Receipt).
 #ifndef THERMOCLINE_WORKER_EXCHANGE_PEER_BLOCKS_H_
 #define THERMOCLINE_WORKER_EXCHANGE_PEER_BLOCKS_H_
 
@@ -17,86 +18,89 @@
 
 namespace thermocline {
 
-// Blocks that a peer is owed: kept until it has acknowledged them. Not thread-safe.
+// Blocks for a peer, which are kept until it has acknowledged them. Not thread-safe.
 class OutgoingBlocks {
  public:
-  // `to`: named in errors. `options` outlives it.
+  // `options` must outlive this object. Errors name `to`.
   OutgoingBlocks(const ExchangeOptions& options, WorkerRank to);
 
-  // REQUIRES: the step follows that of the block before of the phase.
+  // REQUIRES: the step follows that of the phase's last block.
   void Add(BlockId id, Block block);
 
-  // A stream begins with a receipt: whole blocks are sent again from there on. Without one nothing
-  // is sent. Errors: kInternal (it acknowledges what was not sent, or takes back what it said).
+  // Takes a receipt. A stream begins with one; from there on all blocks are sent again from their
+  // begin. Before it nothing is sent. Errors: kInternal (it acknowledges blocks that were not sent,
+  // or says less than one before).
   absl::Status OnReceipt(const Receipt& receipt, bool begins_stream);
   void OnBroken() { is_open_ = false; }
 
-  // The next piece to send: of the earliest (step, phase) that the peer takes. False: there is none
-  // now. chunk->data is valid as long as *bytes.
+  // Sets *chunk to the next piece to send, of the earliest (step, phase) that the peer takes.
+  // Returns false if there is none now. *bytes owns chunk->data.
   bool NextChunk(BlockChunk* chunk, std::shared_ptr<const BlockBytes>* bytes);
 
-  // Drops all: the peer needs nothing more.
+  // Drops all blocks, since the peer needs none any more.
   void Clear();
 
   bool is_open() const { return is_open_; }
-  bool is_empty() const;                     // All is acknowledged.
-  uint64_t bytes() const { return bytes_; }  // Not acknowledged.
-  uint64_t bytes_sent(Phase phase) const;    // On all streams.
+  bool is_empty() const;                     // Whether all blocks are acknowledged.
+  uint64_t bytes() const { return bytes_; }  // Bytes of blocks that are not acknowledged.
+  uint64_t bytes_sent(Phase phase) const;    // Over all streams.
   uint64_t bytes_sent_again() const { return bytes_sent_again_; }
 
  private:
-  struct OfPhase {
-    std::deque<Block> blocks;  // Not acknowledged.
-    std::deque<uint32_t> checksums;
-    Step first;                 // That of blocks.front().
-    Step next;                  // To be sent on this stream.
-    uint64_t offset = 0;        // In it.
-    Step sent = kNoStep;        // The last one sent whole on any stream.
-    uint64_t sent_of_next = 0;  // Bytes of the one after, on any stream.
+  struct PhaseQueue {
+    std::deque<Block> blocks;        // Blocks that are not acknowledged.
+    std::deque<uint32_t> checksums;  // [blocks]
+    Step first;                      // The step of blocks.front().
+    Step next;                       // The step of the block to be sent next on this stream.
+    uint64_t offset = 0;             // How much of that block is sent.
+    Step sent = kNoStep;             // The last block that was sent whole on any stream.
+    uint64_t sent_of_next = 0;       // How much of the block after `sent` any stream has sent.
     uint64_t bytes_sent = 0;
-    Step taken = kNoStep;  // By the peer.
+    Step taken = kNoStep;  // The peer takes blocks through this step.
   };
 
-  void Acknowledge(OfPhase* phase, Step received);
-  void CountSent(OfPhase* phase, uint64_t size);
+  void Acknowledge(PhaseQueue* phase, Step received);
+  void CountSent(PhaseQueue* phase, uint64_t size);
 
   const ExchangeOptions& options_;
   const WorkerRank to_;
-  std::array<OfPhase, kNumPhases> phases_;
+  std::array<PhaseQueue, kNumPhases> phases_;
   bool is_open_ = false;
   uint64_t bytes_ = 0;
   uint64_t bytes_sent_again_ = 0;
 };
 
-// Blocks of one sender: put together from chunks, and kept until they are released. Not
+// Blocks from one sender. They are put together from chunks, and kept until they are released. Not
 // thread-safe.
 class IncomingBlocks {
  public:
-  // `from`: named in errors. `options` outlives it.
+  // `options` must outlive this object. Errors name `from`.
   IncomingBlocks(const ExchangeOptions& options, WorkerRank from);
 
-  // A stream begins: what had come of a block on the one before is dropped.
+  // A new stream begins: blocks of which the stream before has brought only a part are dropped.
   void BeginStream();
 
-  // Takes the next chunk of the stream. *completes: its block is whole now. A block that is here
-  // already is dropped: the first counts. Errors: kInternal (chunks are missing, come out of order
-  // or beyond what was taken: names rank, phase and step), kDataLoss (a block's checksum is wrong,
-  // or it differs from the one that came before), kResourceExhausted (a block is too large).
+  // Takes the next chunk of the stream, and sets *completes to whether its block is whole now. If
+  // the block is here already, the chunk is dropped. Errors: kInternal (chunks are missing, come
+  // out of order, or are of blocks for which there is no room: names rank, phase and step),
+  // kDataLoss (a block's checksum is wrong, or it differs from the same block that came before),
+  // kResourceExhausted (a block is too large).
   absl::Status OnChunk(const BlockChunk& chunk, bool* completes);
 
-  // Takes a whole block, of this very rank. REQUIRES: it follows the one before.
+  // Takes a whole block of this rank itself. REQUIRES: its step follows that of the phase's last.
   void Put(BlockId id, Block block);
 
-  // Null: it is not here, or is released.
+  // Returns null if the block is not here, or is released.
   const Block* Find(BlockId id) const;
-  // The block is needed no more. REQUIRES: it is here, and is the first of its phase.
+  // Drops a block. REQUIRES: it is here, and is the first of its phase.
   void Release(BlockId id);
 
   Receipt receipt() const;
-  int held(Phase phase) const;  // Blocks here.
+  int held(Phase phase) const;  // How many blocks are here.
   uint64_t bytes() const { return bytes_; }
 
  private:
+  // Remembers a block's content, to compare a repeated one.
   struct Known {
     BlockKind kind;
     uint32_t checksum;
@@ -107,28 +111,28 @@ class IncomingBlocks {
   };
   struct Held {
     Block block;
-    std::shared_ptr<BlockBytes> memory;  // Of the block, to be used again; null: not ours.
+    std::shared_ptr<BlockBytes> memory;  // The block's bytes, to be used again; null: not ours.
   };
-  struct OfPhase {
-    std::deque<Held> blocks;              // Whole, not released.
-    std::deque<Known> known;              // Of the last ones received, the newest last.
-    Step first;                           // That of blocks.front(), or the next one.
-    Step received;                        // The last whole one.
-    bool has_ended = false;               // It was END or FAILED.
-    std::shared_ptr<BlockBytes> partial;  // Of the one after; null: nothing of it is here.
+  struct PhaseQueue {
+    std::deque<Held> blocks;              // Whole blocks that are not released.
+    std::deque<Known> known;              // The last blocks received, the newest last.
+    Step first;                           // The step of blocks.front(), or of the next block.
+    Step received;                        // The step of the last whole block.
+    bool has_ended = false;               // Whether that block was kEnd or kFailed.
+    std::shared_ptr<BlockBytes> partial;  // The front of the next block; null: none is here.
     Known partial_is{};
-    std::vector<std::shared_ptr<BlockBytes>> idle;
+    std::vector<std::shared_ptr<BlockBytes>> idle;  // Memory to be used again.
   };
 
   absl::Status Error(absl::StatusCode code, BlockId id, absl::string_view what) const;
-  absl::Status CheckPlace(const OfPhase& phase, const BlockChunk& chunk) const;
-  absl::Status CheckRepeated(const OfPhase& phase, const BlockChunk& chunk) const;
+  absl::Status CheckPlace(const PhaseQueue& phase, const BlockChunk& chunk) const;
+  absl::Status CheckRepeated(const PhaseQueue& phase, const BlockChunk& chunk) const;
   Step TakenThrough(size_t phase) const;
-  void Keep(OfPhase* phase, const Known& known, Held held);
+  void Keep(PhaseQueue* phase, const Known& known, Held held);
 
   const ExchangeOptions& options_;
   const WorkerRank from_;
-  std::array<OfPhase, kNumPhases> phases_;
+  std::array<PhaseQueue, kNumPhases> phases_;
   uint64_t bytes_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Ranks that go through steps: what each sends is a function of step, phase and the two ranks, and
-// is compared where it comes.
+// Runs ranks through steps. The content of a block is a function of step, phase and the two ranks,
+// and the receiver compares it.
 #ifndef THERMOCLINE_WORKER_EXCHANGE_TESTING_EXCHANGE_STEPS_H_
 #define THERMOCLINE_WORKER_EXCHANGE_TESTING_EXCHANGE_STEPS_H_
 
@@ -19,7 +19,7 @@
 
 namespace thermocline {
 
-// Up to 300 bytes.
+// Returns a block's content, up to 300 bytes.
 inline std::string ContentOf(BlockId id, uint32_t from, uint32_t to) {
   const uint64_t seed =
       Mix64(id.step.value() * 8 + static_cast<int>(id.phase)) ^ Mix64(from * 100 + to);
@@ -37,13 +37,14 @@ inline absl::Status PostContent(BlockId id, Exchange* exchange) {
   return exchange->Post(id, std::move(blocks));
 }
 
-// Posts what a rank owes of this step before it waits for the block.
+// Posts the blocks of this step that a rank has to post before it waits for block `id`.
 inline void PostThrough(BlockId id, Exchange* exchange) {
   for (size_t p = 0; p <= static_cast<size_t>(id.phase); ++p) {
     ASSERT_TRUE(PostContent({id.step, static_cast<Phase>(p)}, exchange).ok());
   }
 }
 
+// Receives the blocks, compares their contents, and releases them.
 inline void UseContent(BlockId id, Exchange* exchange) {
   const absl::StatusOr<ReceivedBlocks> blocks = exchange->Receive(id);
   ASSERT_TRUE(blocks.ok()) << blocks.status();
@@ -56,7 +57,7 @@ inline void UseContent(BlockId id, Exchange* exchange) {
   }
 }
 
-// How far a rank's planning is. Thread-safe.
+// Counts the steps that a rank has planned. Thread-safe.
 class PlannedSteps {
  public:
   void Add() {
@@ -75,7 +76,7 @@ class PlannedSteps {
   int64_t steps_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// A rank's two threads, as they are in a worker.
+// PlanSteps and TrainSteps are a rank's two threads, as a worker has them.
 inline void PlanSteps(int64_t num_steps, Exchange* exchange, PlannedSteps* planned) {
   const int ahead = exchange->options().window_steps;
   for (int64_t step = 0; step < num_steps + ahead; ++step) {

@@ -88,7 +88,7 @@ class Network {
 
   absl::Mutex mutex_;
   std::vector<End> ends_ ABSL_GUARDED_BY(mutex_);         // [num_ranks]
-  const End* running_ ABSL_GUARDED_BY(mutex_) = nullptr;  // Whose event runs now.
+  const End* running_ ABSL_GUARDED_BY(mutex_) = nullptr;  // The end whose event runs now.
   TaskQueue queue_{1};
 };
 

@@ -1,4 +1,5 @@
-// The exchanges of all ranks of a job in one process, over a queue instead of a network: for tests.
+// Makes the exchanges of all ranks of a job in one process, over a queue instead of a network, for
+// tests.
 #ifndef THERMOCLINE_WORKER_EXCHANGE_TESTING_LOCAL_EXCHANGE_H_
 #define THERMOCLINE_WORKER_EXCHANGE_TESTING_LOCAL_EXCHANGE_H_
 
@@ -13,8 +14,8 @@
 
 namespace thermocline {
 
-// [num_ranks] by rank. Each has `options` with its own rank and their number. Streams between them
-// break only when one is destroyed. `scheduler` outlives them.
+// Returns the exchanges by rank. [num_ranks] Each has `options` with its own rank and their number.
+// Streams between them break only when one of them is destroyed. `scheduler` must outlive them.
 using HooksOf = std::function<ExchangeHooks(WorkerRank rank)>;
 std::vector<std::unique_ptr<Exchange>> MakeLocalExchanges(uint32_t num_ranks,
                                                           ExchangeOptions options,
