@@ -26,7 +26,7 @@ constexpr size_t kTimeSample = 4096;
 constexpr double kTestShare = 0.1;
 // A list with more values than this is taken for a history.
 constexpr uint64_t kLongList = 10;
-// So many values that all look like a time are one, whatever the column's name.
+// If so many values all look like times, the column is a time, whatever its name.
 constexpr uint64_t kEnoughTimes = 20;
 constexpr int64_t kLongestLogSeconds = int64_t{15} * 365 * 24 * 3600;
 constexpr int64_t kLongestOldLogSeconds = int64_t{2} * 365 * 24 * 3600;
@@ -60,7 +60,7 @@ bool IsNameOfHistory(absl::string_view column) {
 
 double Rounded(double value) { return std::round(value * 1e6) / 1e6; }
 
-// Sums of huge numbers may not be: JSON knows no such numbers.
+// JSON has no infinity and no NaN, which sums of huge numbers may give.
 double Finite(double value) { return std::isfinite(value) ? value : 0; }
 
 }  // namespace
@@ -258,7 +258,7 @@ Json ColumnScan::TimeFigures(const TimeForm& form) const {
   std::sort(sample.begin(), sample.end());
   const auto last = static_cast<double>(sample.size() - 1);
   std::string from = sample[static_cast<size_t>(last * (1 - kTestShare))].second;
-  // All rows of the first time are no test.
+  // With the first time all rows would be held out.
   if (from == sample.front().second) from = sample.back().second;
   json["test_from"] = from;
   const auto held_out = std::count_if(sample.begin(), sample.end(), [&](const auto& time) {

@@ -31,7 +31,7 @@ using Json = nlohmann::ordered_json;
 // Keys that are counted over all columns, each about 20 to 40 bytes.
 constexpr size_t kMaxKeys = size_t{1} << 22;
 constexpr int64_t kRowsAtATime = 1024;
-constexpr int64_t kRowsOfCell = 64;  // That a thread divides at a time.
+constexpr int64_t kRowsOfCell = 64;  // A thread divides so many rows into columns at a time.
 
 Json ColumnFigures(const std::vector<ColumnScan>& scans) {
   Json columns = Json::array();
@@ -108,7 +108,7 @@ class TextInspection {
   }
 
  private:
-  // The next rows; none at the end, or after max_rows_.
+  // Reads the next rows; none at the end, or after max_rows_.
   absl::Status ReadRows(RowStream* rows, RawBatch* raw) {
     raw->ClearText();
     if (is_complete_) return absl::OkStatus();
@@ -116,7 +116,7 @@ class TextInspection {
     const int64_t wanted = std::min(kRowsAtATime, left);
     ASSIGN_OR_RETURN(const int64_t got, rows->Append(std::max<int64_t>(wanted, 1), raw));
     is_complete_ = got < std::max<int64_t>(wanted, 1);
-    if (wanted == 0) raw->ClearText();  // Whether there are more.
+    if (wanted == 0) raw->ClearText();  // It only looked whether there are more rows.
     rows_read_ += raw->num_rows;
     return absl::OkStatus();
   }
@@ -154,7 +154,7 @@ class TextInspection {
     return line.misquoted >= 0 || line.columns.size() != layout_.columns.size();
   }
 
-  // Again, in files that were joined.
+  // Whether a line is the header again, as in files that were joined.
   bool IsHeader(const LineColumns& line) const {
     if (!layout_.has_header || IsMalformed(line)) return false;
     absl::string_view first = line.columns[0];
@@ -163,7 +163,8 @@ class TextInspection {
            std::equal(line.columns.begin() + 1, line.columns.end(), layout_.columns.begin() + 1);
   }
 
-  // Of all rows, in their order; those behind the files' own are keys of their folders.
+  // Adds the column's values of all rows, in their order. Columns behind those of the files are the
+  // keys of their folders.
   void AddColumn(const RawBatch& raw, size_t column) {
     for (int64_t row = 0; row < num_lines_; ++row) {
       const LineColumns& line = lines_[row];
@@ -202,17 +203,17 @@ class TextInspection {
   const int64_t max_rows_;
   ThreadPool threads_;
   std::vector<ColumnScan> scans_;
-  std::vector<LineColumns> lines_;  // Of the rows at hand, the first num_lines_.
+  std::vector<LineColumns> lines_;  // The first num_lines_ are the rows that were read last.
   int64_t num_lines_ = 0;
   int64_t rows_read_ = 0;
-  bool is_complete_ = false;  // There are no more.
+  bool is_complete_ = false;  // Whether all rows were read.
   int64_t rows_ = 0, malformed_ = 0, headers_ = 0;
   std::string first_malformed_;
 };
 
 // ---- npy
 
-// Columns of a file [rows, columns]; of [rows] one; 0 where there is no file.
+// Returns the number of columns of a file [rows, columns]; 1 for [rows], 0 if there is no file.
 absl::StatusOr<int> ColumnsOf(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return 0;
@@ -221,7 +222,8 @@ absl::StatusOr<int> ColumnsOf(const std::string& path) {
   return shape.size() < 2 ? 1 : static_cast<int>(shape[1]);
 }
 
-// Of all rows of a batch, in their order. `column`: the label, then dense columns, then features.
+// Adds a column's values of all rows of a batch, in their order.
+//   column: counts the label first, then dense columns, then features
 void AddNpyColumn(const Batch& batch, int num_dense, int64_t column, ColumnScan* scan) {
   for (int row = 0; row < batch.size; ++row) {
     if (column == 0) {

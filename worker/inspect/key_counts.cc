@@ -8,13 +8,13 @@
 namespace thermocline {
 namespace {
 
-// Of max_keys: frequent keys that stay whatever their hash.
+// The share of max_keys for frequent keys, which stay whatever their hash.
 constexpr size_t kFrequentShare = 4;
 // A key is frequent if it has more than this many times its share of the lookups.
 constexpr double kFrequentTimes = 2;
 constexpr double kTopShare = 0.01;
 
-// 1 - (1 - share)^draws
+// Returns 1 - (1 - share)^draws.
 double ChanceToOccur(double share, double draws) {
   return share >= 1 ? 1 : -std::expm1(draws * std::log1p(-share));
 }

@@ -1,4 +1,4 @@
-// How many distinct keys a stream has, and how unevenly they occur, in bounded memory.
+// Counts how many distinct keys a stream has, and how unevenly they occur, in bounded memory.
 #ifndef THERMOCLINE_WORKER_INSPECT_KEY_COUNTS_H_
 #define THERMOCLINE_WORKER_INSPECT_KEY_COUNTS_H_
 
@@ -29,10 +29,10 @@ class KeyCounts {
     double distinct = 0;
     // Two standard deviations of `distinct`, as a share of it; 0: it is exact.
     double distinct_error = 0;
-    double top_share = 0;   // Of the lookups: those of the most frequent 1% of the keys.
-    double once_share = 0;  // Of the keys: those that occur once.
-    // For each of `draws`: how many distinct keys so many lookups have on average, if each is drawn
-    // as they occur here.
+    double top_share = 0;   // The share of lookups that the most frequent 1% of the keys have.
+    double once_share = 0;  // The share of keys that occur once.
+    // [draws] How many distinct keys so many lookups have on average, if each is drawn at random
+    // from the stream.
     std::vector<double> distinct_among;
   };
   Summary Summarize(const std::vector<double>& draws = {}) const;
@@ -40,7 +40,7 @@ class KeyCounts {
  private:
   struct Count {
     uint64_t lookups;
-    double keys;  // That this one stands for.
+    double keys;  // How many keys this one stands for.
   };
 
   bool IsSampled(uint64_t hash) const { return level_ == 0 || hash >> (64 - level_) == 0; }

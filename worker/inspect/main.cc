@@ -1,8 +1,8 @@
-// thermocline-inspect: reads a log once and says what is in it. `thermocline inspect` starts it and
-// shows what it finds.
+// thermocline-inspect reads a log once and finds out what is in it. `thermocline inspect` starts it
+// and shows its figures.
 //
 // Reports to the file descriptor --progress_fd as deploy/processes/reporting_program.h reads it;
-// the last line has what it found: {"event": "done", "figures": {...}}.
+// the last line has the figures: {"event": "done", "figures": {...}}.
 #include <google/protobuf/text_format.h>
 #include <unistd.h>
 
@@ -35,7 +35,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr absl::Duration kReportPeriod = absl::Milliseconds(100);
 
-// False: the reader is gone.
+// Returns false if the reader is gone.
 bool WriteLine(const Json& json) {
   const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   size_t done = 0;

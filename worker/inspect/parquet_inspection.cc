@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kRowsOfRead = 4096;
 
-// Errors: kInvalidArgument (names the first difference)
+// Checks that a file has these columns. Errors: kInvalidArgument (names the first difference)
 absl::Status CheckSameColumns(const std::string& path, const std::string& first,
                               const std::vector<ParquetColumn>& columns,
                               const std::vector<ParquetColumn>& wanted) {
@@ -116,7 +116,7 @@ absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files, Objec
     scans.back().Count(options.counted);
   }
   ThreadPool threads(options.threads);
-  std::vector<uint8_t> has_fraction(read.size());  // In its lists.
+  std::vector<uint8_t> has_fraction(read.size());  // [read] Whether a list has a fraction.
   int64_t done = 0;
   std::vector<ParquetCells> cells;
   for (const auto& file : open) {
@@ -140,7 +140,7 @@ absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files, Objec
   json["rows"] = done;
   json["complete"] = done == all_rows;
   json["malformed_rows"] = 0;
-  // Which the job can't read, or can make nothing of: a list of fractions is no list of ids.
+  // These columns the job can't read, or can't use: a list of fractions is no list of ids.
   Json& left_out = json["left_out"] = Json::array();
   std::string last;
   for (const ParquetColumn& column : columns) {

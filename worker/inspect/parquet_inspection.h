@@ -1,4 +1,4 @@
-// The inspection of Parquet files, whose columns have names and types of their own.
+// Inspects Parquet files, which say the names and types of their columns themselves.
 #ifndef THERMOCLINE_WORKER_INSPECT_PARQUET_INSPECTION_H_
 #define THERMOCLINE_WORKER_INSPECT_PARQUET_INSPECTION_H_
 
@@ -14,12 +14,13 @@
 
 namespace thermocline {
 
-// Whether a file is Parquet by its first bytes. store: of a path that is an object.
+// Whether a file is Parquet by its first bytes. `store` may be null if `path` is no object.
 bool IsParquet(const std::string& path, ObjectStore* store);
 
-// The figures of `files`, which have the same columns; `store` is of those that are objects. Values
-// count as the text that a CSV file would have. max_keys: counted exactly, over all columns.
-// Errors: as ParquetFile; kInvalidArgument (a file of other columns, or without rows).
+// Returns the figures of `files`. Values count as the text that a CSV file would have.
+//   store: may be null if none of the files is an object
+//   max_keys: how many keys are counted exactly, over all columns
+// Errors: ParquetFile's; kInvalidArgument (files have different columns, or a file has no rows).
 absl::StatusOr<nlohmann::ordered_json> InspectParquet(const std::vector<std::string>& files,
                                                       ObjectStore* store,
                                                       const InspectionOptions& options,

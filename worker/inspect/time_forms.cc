@@ -11,11 +11,12 @@
 namespace thermocline {
 namespace {
 
-// Plausible times of logs: 1990 to 2100; of counts, which look like other integers, 1990 to 2040.
+// Plausible times of logs are from 1990 to 2100; counts of seconds, which look like other integers,
+// have to be from 1990 to 2040.
 constexpr int kFirstYear = 1990, kLastYear = 2100;
 constexpr int64_t kFirstCount = 631'152'000, kLastCount = 2'208'988'800;
 
-// The decimal number of `digits` digits at `start`; -1: there are others.
+// Returns the decimal number of `digits` digits at `start`; -1 if other characters are there.
 int DigitsAt(absl::string_view text, size_t start, size_t digits) {
   if (start + digits > text.size()) return -1;
   int value = 0;
@@ -72,8 +73,8 @@ std::optional<int64_t> ParseIsoDate(absl::string_view text) {
   return Seconds(DigitsAt(text, 0, 4), DigitsAt(text, 5, 2), DigitsAt(text, 8, 2), 0, 0, 0);
 }
 
-// What follows the minutes (":05", ".25", "Z", "+01:00") changes nothing in the order of texts that
-// all have it, but for zones, which logs write alike.
+// The text after the seconds (".25", "Z", "+01:00") is left out. Fractions do not change the order
+// of seconds, and a log has one zone throughout.
 std::optional<int64_t> ParseIsoTime(absl::string_view text) {
   if (text.size() < 16 || text.size() > 35 || !HasDashes(text)) return std::nullopt;
   if ((text[10] != ' ' && text[10] != 'T') || text[13] != ':') return std::nullopt;

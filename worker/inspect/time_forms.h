@@ -13,17 +13,18 @@ namespace thermocline {
 
 struct TimeForm {
   const char* name;  // "YYYY-MM-DD hh:mm:ss", "seconds since 1970"
-  // Seconds since 1970, all taken as UTC; nullopt: `text` has another form.
+  // Returns seconds since 1970, all taken as UTC; nullopt if `text` has another form.
   std::optional<int64_t> (*parse)(absl::string_view text);
   int hour_start;  // Where the two digits of the hour begin; -1: the text doesn't have them.
-  // Any integer of the right size has the form: more has to speak for it.
+  // Whether any integer of the right size has this form, so that the column's name or its many
+  // values have to speak for it, too.
   bool is_number;
 };
 
-// Those that name a day in their text before those that count.
+// Returns the forms that name a day before those that count seconds.
 std::vector<const TimeForm*> AllTimeForms();
 
-// "2014-10-21 07:00:00"
+// Returns a text like "2014-10-21 07:00:00".
 std::string FormatTime(int64_t seconds);
 
 // Whether a column of this name is likely to be a time: "timestamp", "event_time", "hour", "date".

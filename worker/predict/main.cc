@@ -1,5 +1,5 @@
 // thermocline-predict: scores rows with a checkpoint and writes the scores to a file. The launcher
-// starts it (`thermocline predict`) with a resolved job file whose held-out rows are those to
+// starts it (`thermocline predict`) with a resolved job file whose held-out rows are the rows to
 // score.
 #include <unistd.h>
 
@@ -40,7 +40,7 @@ namespace {
 
 constexpr absl::Duration kProgressPeriod = absl::Milliseconds(200);
 
-// A reader that is gone ends the program by SIGPIPE.
+// If its reader is gone, SIGPIPE ends the program.
 void WriteLine(const nlohmann::json& json) {
   const int fd = absl::GetFlag(FLAGS_progress_fd);
   if (fd < 0) return;

@@ -21,12 +21,14 @@
 namespace thermocline {
 namespace {
 
-// Of the memory; the rows have the rest.
+// Batches that wait take one part in so many of the memory; rows have the rest.
 constexpr uint64_t kShareOfBatches = 8;
-// Beside it, and what a row's score and label take while their metrics are computed.
+// Scores and labels take up to one part in so many beside it: kLabelBytes a row, while their
+// metrics are computed.
 constexpr uint64_t kShareOfLabels = 4;
 constexpr uint64_t kLabelBytes = 24;
-// What a batch and its plan take for each lookup, and for each sample beside its dense columns.
+// How much memory a batch and its plan take for each lookup, and for each sample beside its dense
+// columns.
 constexpr uint64_t kLookupBytes = 40;
 constexpr uint64_t kSampleBytes = 16;
 constexpr int kMaxThreads = 16;
@@ -124,7 +126,7 @@ class Predictor {
   }
 
  private:
-  // Takes batches until there is room for no further one. False: those were the last.
+  // Takes batches until there is room for no further one. Returns false if these were the last.
   absl::StatusOr<bool> GatherBlock(BatchReader* reader) {
     while (block_.empty() || block_bytes_ < options_.memory_bytes / kShareOfBatches) {
       if (waiting_ == nullptr) {
@@ -210,17 +212,17 @@ class Predictor {
   RowCache cache_;
   ScoreFile& file_;
 
-  std::unique_ptr<Planned> waiting_;  // Beyond the block; null: none.
+  std::unique_ptr<Planned> waiting_;  // The next block's first batch; null: there is none yet.
   std::vector<Planned> block_;
   uint64_t block_bytes_ = 0;
-  StepContext context_;  // Of the batch at hand.
+  StepContext context_;  // The context of the batch that is being scored.
   std::unique_ptr<StepTransfers> transfers_;
   TransferSizes largest_;
   std::vector<float> logits_;
   int64_t scored_ = 0;
   int64_t next_row_ = 0;
   bool keeps_labels_;
-  ScoredSamples labeled_;  // For the metrics.
+  ScoredSamples labeled_;  // The samples that the metrics are computed over.
 };
 
 }  // namespace

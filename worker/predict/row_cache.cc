@@ -13,7 +13,7 @@ namespace thermocline {
 namespace {
 
 constexpr uint32_t kRowsPerChunk = 4096;
-// Of the index for one row, with its slack.
+// The memory of the index for one row, with its slack.
 constexpr uint64_t kIndexBytes = 40;
 
 }  // namespace
@@ -94,7 +94,7 @@ absl::Status RowCache::Load() {
   std::sort(missing_.begin(), missing_.end(),
             [](const Missing& a, const Missing& b) { return a.key < b.key; });
   std::vector<RowKey> keys;
-  std::vector<char> found(missing_.size());  // Not bool: written by several threads.
+  std::vector<char> found(missing_.size());  // Not bool, since several threads write it.
   for (const Missing& missing : missing_) keys.push_back(missing.key);
   RETURN_IF_ERROR(lookup_->Read(keys, [&](size_t i, const SavedRow& row) {
     found[i] = 1;

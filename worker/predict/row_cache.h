@@ -1,4 +1,4 @@
-// The rows of a checkpoint that predictions read, in bounded memory: those used last stay.
+// Keeps the rows of a checkpoint that predictions read, in bounded memory. The rows used last stay.
 #ifndef THERMOCLINE_WORKER_PREDICT_ROW_CACHE_H_
 #define THERMOCLINE_WORKER_PREDICT_ROW_CACHE_H_
 
@@ -16,24 +16,27 @@
 
 namespace thermocline {
 
-// A block of batches takes turns of three calls: Want for each, Load once, CopyRows for each.
+// For each block of batches, call Want for each batch, Load once, CopyRows for each batch, and
+// EndBlock.
 //
-// There are two generations of rows, each within half of the memory. A row that is wanted moves to,
-// or is read into, the young one. Where that one is full between two blocks it becomes the old one,
-// whose rows go. Not thread-safe.
+// There are two generations of rows, the young and the old one, each within half of the memory. A
+// row that is wanted is copied to the young generation, or read into it. If that is full when a
+// block begins, it becomes the old generation, and the rows of the old one are dropped. Not
+// thread-safe.
 class RowCache {
  public:
-  // `lookup` outlives it. `tables`: those of the plans, in their order. A key without a row has its
-  // initial row by `seed`, as on a server.
+  // `lookup` must outlive this object. A key without a row has its initial row by `seed`, as on a
+  // server.
+  //   tables: those of the plans, in the plans' order
   RowCache(RowLookup* lookup, std::vector<TableLayout> tables, uint64_t seed,
            uint64_t memory_bytes);
 
-  // Notes that the rows of `plan` are needed. False: they may not fit beside those of the block so
-  // far, which is to be loaded and used first. Errors: kResourceExhausted (they don't fit alone:
-  // says how much memory they take).
+  // Adds the rows of `plan` to the block. Returns false, and adds none, if they may not fit beside
+  // the block's rows so far: the caller has to load and use that block first. Errors:
+  // kResourceExhausted (they don't fit alone: says how much memory they take).
   absl::StatusOr<bool> Want(const BatchPlan& plan);
 
-  // Reads what is missing. Errors: those of RowLookup.
+  // Reads the block's rows that are not in memory. Errors: RowLookup's.
   absl::Status Load();
 
   // rows: [num_unique of the table, dim]. REQUIRES: the plan was wanted in this block, and loaded
@@ -42,16 +45,16 @@ class RowCache {
   // Ends the block.
   void EndBlock() { block_bytes_ = 0; }
 
-  uint64_t rows_read() const { return rows_read_; }  // From the checkpoint's files.
+  uint64_t rows_read() const { return rows_read_; }  // How many rows it read from the files.
 
  private:
   // The rows of one table.
   class Rows {
    public:
     explicit Rows(int dim) : dim_(dim) {}
-    // Null: there is none.
+    // Returns null if there is no such row.
     const float* Find(Key key) const;
-    // Room for the row of a new key.
+    // Makes room for the row of a new key.
     float* Add(Key key);
 
    private:
@@ -72,10 +75,10 @@ class RowCache {
   RowLookup* const lookup_;
   const std::vector<TableLayout> tables_;
   const uint64_t seed_;
-  const uint64_t generation_bytes_;  // Of each of the two.
-  std::vector<Rows> young_, old_;    // By table.
+  const uint64_t generation_bytes_;  // The memory of each generation.
+  std::vector<Rows> young_, old_;    // [tables]
   uint64_t young_bytes_ = 0;
-  uint64_t block_bytes_ = 0;  // Of the block's plans; 0: it begins.
+  uint64_t block_bytes_ = 0;  // The most that the block's rows may take; 0: it has no plan yet.
   std::vector<Missing> missing_;
   uint64_t rows_read_ = 0;
 };

@@ -34,7 +34,7 @@ class RowCacheTest : public testing::Test {
     tables_.pop_back();  // The dense one.
   }
 
-  // Of keys of which one in eight has a row.
+  // One in eight of the keys has a row.
   BatchPlan RandomPlan(int keys) {
     BatchPlan plan;
     for (const TableLayout& table : tables_) {

@@ -24,7 +24,7 @@ namespace {
 
 constexpr size_t kFlushBytes = 1 << 20;
 
-// The fewest digits that give the same number back.
+// Writes the fewest digits that give the same number back.
 template <typename Number>
 void AppendNumber(Number number, std::string* out) {
   char digits[32];
@@ -46,7 +46,8 @@ void AppendText(absl::string_view text, std::string* out) {
   *out += '"';
 }
 
-// A header, then a line for each row: its number, its label, the carried columns, its score.
+// The file has a header, then a line for each row: its number, its label, the carried columns, its
+// score.
 class CsvScores : public ScoreFile {
  public:
   explicit CsvScores(const ScoreFileOptions& options) : ScoreFile(options) {}
@@ -98,7 +99,7 @@ class CsvScores : public ScoreFile {
   std::string text_;
 };
 
-// float32 [rows]; NaN where a row was left out.
+// The file is float32 [rows]; NaN where a row was left out.
 class NpyScores : public ScoreFile {
  public:
   explicit NpyScores(const ScoreFileOptions& options) : ScoreFile(options) {}
@@ -139,7 +140,8 @@ class NpyScores : public ScoreFile {
   int64_t next_row_ = 0;
 };
 
-// Columns as of csv: row int64, label float32 (NaN where there is none), texts, score float64.
+// The columns are those of csv: row int64, label float32 (NaN where there is none), texts, score
+// float64.
 class ParquetScores : public ScoreFile {
  public:
   explicit ParquetScores(const ScoreFileOptions& options) : ScoreFile(options) {}
@@ -203,7 +205,7 @@ class ParquetScores : public ScoreFile {
 
   std::unique_ptr<ParquetWriter> writer_;
   bool has_group_ = false;
-  // Of the group that is not written yet.
+  // The columns of the row group that is not written yet.
   std::vector<int64_t> rows_;
   std::vector<float> labels_;
   std::vector<std::vector<std::string>> texts_;

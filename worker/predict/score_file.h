@@ -1,4 +1,4 @@
-// Where predictions are written: a file that is there whole, or not at all.
+// Writes predictions to a file, which is there whole or not at all.
 #ifndef THERMOCLINE_WORKER_PREDICT_SCORE_FILE_H_
 #define THERMOCLINE_WORKER_PREDICT_SCORE_FILE_H_
 
@@ -16,8 +16,8 @@ namespace thermocline {
 
 // The predictions for the samples of one batch.
 struct ScoredBatch {
-  const Batch* batch = nullptr;    // With its rows' numbers, labels and carried columns.
-  std::vector<int64_t> rows;       // [size] of the samples, in the data, from 0
+  const Batch* batch = nullptr;    // It has the samples' labels and carried columns.
+  std::vector<int64_t> rows;       // [size] The samples' numbers in the data, from 0.
   absl::Span<const float> logits;  // [size]
 };
 
@@ -25,25 +25,26 @@ struct ScoreFileOptions {
   std::string path;                  // "scores.csv", ".npy" or ".parquet"
   std::vector<std::string> columns;  // The names of the batches' carried columns.
   bool has_labels = false;
-  bool logits = false;  // The score is the model's logit, else a probability.
+  bool logits = false;  // Whether scores are the model's logits; if not, they are probabilities.
 };
 
-// Implementations: the formats that the name's end says (docs/formats.md). Not thread-safe. Errors
-// of all calls name the file: kUnavailable, kResourceExhausted (the disk), kFailedPrecondition
-// (Parquet, and the build has no Arrow).
+// Has an implementation for each format; the end of the path says which one (docs/formats.md). Not
+// thread-safe. The errors of all calls name the file: kUnavailable, kResourceExhausted (the disk),
+// kFailedPrecondition (Parquet, and the build has no Arrow).
 class ScoreFile {
  public:
-  // Writes below a temporary name, the path and ".tmp", which Finish gives up for the path; what is
-  // not finished is removed with the object. Errors: also kInvalidArgument (an end that says no
-  // format, columns in npy), kNotFound (no such folder).
+  // Creates a file with a temporary name, the path and ".tmp". Finish renames it to the path;
+  // without Finish the destructor removes it. Errors: also kInvalidArgument (the path's end names
+  // no format, or there are columns for npy), kNotFound (no such folder).
   static absl::StatusOr<std::unique_ptr<ScoreFile>> Create(const ScoreFileOptions& options);
   virtual ~ScoreFile();
   ScoreFile(const ScoreFile&) = delete;
   ScoreFile& operator=(const ScoreFile&) = delete;
 
-  // In the order of the rows.
+  // Adds scores, in the order of the rows.
   virtual absl::Status Append(const ScoredBatch& scored) = 0;
-  // total_rows: of the data, those that were left out included.
+  // Finishes the file.
+  //   total_rows: how many rows the data have, with those that were left out
   absl::Status Finish(int64_t total_rows);
 
  protected:
@@ -55,7 +56,7 @@ class ScoreFile {
   const std::string temporary_;
 };
 
-// 1 / (1 + e^-logit), in float64.
+// Returns 1 / (1 + e^-logit), computed in float64.
 double Probability(float logit);
 
 }  // namespace thermocline
