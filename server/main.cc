@@ -1,5 +1,5 @@
-// thermocline-server: one parameter server. A launcher starts it, waits for its port file and
-// configures it; it serves until SIGTERM or SIGINT.
+// thermocline-server is one parameter server. A launcher starts it, waits for its port file and
+// configures it. It serves until SIGTERM or SIGINT.
 #include <signal.h>
 #include <unistd.h>
 
@@ -68,7 +68,7 @@ namespace {
 // How long calls in flight may take to end after SIGTERM.
 constexpr int kShutdownGraceMs = 2000;
 
-// The first flag that makes no sense, or OK.
+// Returns an error that names the first flag with a wrong value, or OK.
 absl::Status CheckFlags() {
   const auto check = [](const char* flag, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value <= high) return absl::OkStatus();
@@ -94,14 +94,14 @@ int LoadThreads() {
   return wanted > 0 ? wanted : std::min(HardwareThreads(), kMaxThreads);
 }
 
-// Beside one that reads rows: a few keep a disk busy.
+// They come on top of the thread that reads rows. A few keep a disk busy.
 int CheckpointThreads() {
   const int wanted = absl::GetFlag(FLAGS_checkpoint_threads);
   return wanted > 0 ? wanted : std::clamp(HardwareThreads() / 4, 1, 4);
 }
 
-// Blocks the signals that end us, for all threads to come; main waits for them. An agent starts us
-// with SIGTERM ignored: on its host that is not for us.
+// Blocks the signals that end this process, for all threads to come; main waits for them. An agent
+// starts servers with SIGTERM ignored, since on its host that signal is for the agent.
 sigset_t BlockEndSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -113,7 +113,8 @@ sigset_t BlockEndSignals() {
   return signals;
 }
 
-// A log that can't be written to is the end: what is acknowledged from then on would be lost.
+// Ends the process when the log can't be written, since pushes acknowledged from then on would be
+// lost.
 LogJournalOptions JournalOptions() {
   LogJournalOptions options;
   options.directory = absl::GetFlag(FLAGS_data_dir);
@@ -125,8 +126,8 @@ LogJournalOptions JournalOptions() {
   return options;
 }
 
-// Where rows beyond the tables' memory budgets go. What is accepted and can't be applied is in the
-// push log, where there is one.
+// Says where rows beyond the tables' memory budgets go. If that store fails, the process ends:
+// pushes that were accepted and can't be applied are in the push log, if there is one.
 SpillIo SpillTo(RowStoreOpener* stores) {
   SpillIo spill;
   if (!absl::GetFlag(FLAGS_data_dir).empty()) spill.stores = stores;
@@ -147,7 +148,8 @@ int Run() {
     LogLine(flags.message());
     return kExitUsage;
   }
-  // A limit on the size of files (ulimit -f) is as good as a full disk: no reason to die.
+  // A file that reaches the limit of size (ulimit -f) is treated like a full disk; SIGXFSZ would
+  // end the process.
   signal(SIGXFSZ, SIG_IGN);
   const sigset_t end_signals = BlockEndSignals();
 
@@ -157,9 +159,9 @@ int Run() {
   limits.max_pending_push_bytes = static_cast<uint64_t>(absl::GetFlag(FLAGS_max_pending_bytes));
   limits.max_held_pulls = static_cast<uint32_t>(absl::GetFlag(FLAGS_max_held_pulls));
   ServiceOptions service_options;
-  // Pushes that are still being received take no more memory than those that wait to be applied
-  // may. The service takes twice as many pulls as the core holds, so that pulls which the core
-  // answers at once find a place beside the held ones.
+  // Pushes that are still being received may take as much memory as those that wait to be applied.
+  // The service takes twice as many pulls as the core holds, so that pulls which the core answers
+  // at once find a place beside the held pulls.
   service_options.max_push_bytes =
       std::min(service_options.max_push_bytes, limits.max_pending_push_bytes);
   service_options.max_pulls =
@@ -180,7 +182,7 @@ int Run() {
   server_options.memory_bytes = service_options.max_bytes_in_flight();
 
   PosixDisk disk;
-  TaskQueue syncs(1);  // Waits for the disk of the push log.
+  TaskQueue syncs(1);  // Its thread waits for the disk of the push log.
   LogJournalOpener journals(&disk, &syncs, JournalOptions());
   RocksDbRowStoreOpener stores(absl::StrCat(absl::GetFlag(FLAGS_data_dir), "/spill"));
   ThreadScheduler scheduler;
@@ -211,7 +213,7 @@ int Run() {
   int signal = 0;
   sigwait(&end_signals, &signal);
   LogLine(absl::StrCat("signal ", signal, ": ending"));
-  core.Shutdown();  // Answers the held pulls, which would keep the server from ending.
+  core.Shutdown();  // It answers the held pulls, which would keep the server from ending.
   (*server)->Shutdown(kShutdownGraceMs);
   return 0;
 }

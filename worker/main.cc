@@ -1,5 +1,5 @@
-// thermocline-worker: one trainer. A launcher starts it with a resolved job file and the addresses
-// of the servers; it trains its share of every batch, and rank 0 evaluates.
+// thermocline-worker is one trainer. A launcher starts it with a resolved job file and the
+// addresses of the servers. It trains its share of every batch, and rank 0 evaluates.
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -63,10 +63,10 @@ ABSL_FLAG(std::string, result_file, "", "Write the result as JSON to this file")
 namespace thermocline {
 namespace {
 
-// Far beyond any job; keeps products with it in range.
+// No job comes near it; products with it stay in range.
 constexpr uint64_t kMaxStartStep = uint64_t{1} << 40;
 
-// The flags' where they are given, else the job's.
+// Returns the settings of the flags, and of the job where there is no flag.
 TlsFiles TlsOf(const Job& job) {
   const TlsFiles own = {absl::GetFlag(FLAGS_tls_certificate), absl::GetFlag(FLAGS_tls_private_key),
                         absl::GetFlag(FLAGS_tls_ca)};
@@ -82,8 +82,8 @@ absl::Status WriteResult(const std::string& path, const WorkerResult& result) {
                      : absl::UnavailableError(absl::StrCat("can't write ", path));
 }
 
-// This worker's end of the exchange with the others, once the launcher has said where they are. All
-// that is pointed to outlives what it returns.
+// Makes this worker's part of the exchange with other workers, once the launcher has sent their
+// addresses. All that the arguments point to must outlive it.
 absl::StatusOr<std::unique_ptr<Exchange>> JoinExchange(const Job& job,
                                                        const ExchangeOptions& options,
                                                        ExchangeHooks hooks,
@@ -122,7 +122,7 @@ absl::Status Work(const Job& job, WorkerOptions options, const std::vector<std::
   return WriteResult(absl::GetFlag(FLAGS_result_file), result);
 }
 
-// For the other workers of this host; null: they use TCP.
+// Listens for the other workers of this host. Returns null if they have to use TCP.
 std::unique_ptr<LocalSocket> ListenLocally(const Job& job, const std::string& address,
                                            GrpcExchangeServer* exchange_server) {
   if (!ExchangesBlocks(job) || absl::GetFlag(FLAGS_eval_only)) return nullptr;
@@ -133,7 +133,7 @@ std::unique_ptr<LocalSocket> ListenLocally(const Job& job, const std::string& ad
   return nullptr;
 }
 
-// Where training goes on.
+// Returns the step and schedule with which training begins.
 absl::Status SetStart(WorkerOptions* options) {
   const uint64_t step = absl::GetFlag(FLAGS_start_step);
   if (step > kMaxStartStep) {
@@ -212,7 +212,7 @@ int Run() {
   if (!server_options.tls.empty()) {
     LogLine(absl::StrCat("TLS certificate ", DescribeCertificate(server_options.tls.certificate)));
   }
-  // Before others know the address, from which they know the socket.
+  // The socket comes before other workers know the address, from which they derive its path.
   const std::unique_ptr<LocalSocket> socket =
       ListenLocally(*job, (*server)->address(), &exchange_server);
   absl::Status status;
@@ -222,7 +222,8 @@ int Run() {
   LogLine(absl::StrCat("worker ", options.rank.value(), " of job '", options.job_id, "', stats on ",
                        (*server)->address()));
   if (status.ok()) status = Work(*job, options, addresses, &exchange_server, &progress);
-  // The socket first: another process that gets the address has one of the same name.
+  // The socket goes first, since another process that gets the address has a socket of the same
+  // name.
   if (socket != nullptr) socket->Shutdown(/*grace_ms=*/100);
   (*server)->Shutdown(/*grace_ms=*/100);
   if (!status.ok()) {

@@ -29,7 +29,7 @@ constexpr TableId kTable{1};
 constexpr ServerIndex kServer{0};
 constexpr absl::Duration kStartTimeout = absl::Seconds(30);
 constexpr int64_t kDeadlineUs = 60'000'000;
-// Keys in one request while the tables are filled.
+// A request has so many keys while the tables are filled.
 constexpr uint32_t kFillKeys = 20000;
 
 double SecondsNow() {
@@ -71,7 +71,7 @@ class ClosedLoop {
   std::atomic<uint64_t> calls_{0};
   std::atomic<int> lanes_left_;
   absl::Mutex mutex_;
-  bool finished_ = false;  // guarded by mutex_
+  bool finished_ = false;  // Guarded by mutex_.
 };
 
 wire::Header MakeHeader(Step acked_through) {
@@ -124,7 +124,7 @@ Measured Measure(const ServerProcess& server, Run run) {
   return measured;
 }
 
-// Calls `run` until `seconds` are over; returns how often.
+// Calls `run` until `seconds` are over. Returns how often.
 template <typename Run>
 uint64_t Repeat(double seconds, Run run) {
   const double end = SecondsNow() + seconds;

@@ -19,7 +19,7 @@
 
 namespace thermocline {
 
-// Requests made, the seconds they took, and the CPU time of this process and of the server.
+// The requests of one measurement, the time that they took, and the CPU time of both processes.
 struct Measured {
   uint64_t calls = 0;
   double seconds = 0;
@@ -43,8 +43,8 @@ class ThermoclineServer {
   // Pulls key_sets[i] for i = 0, 1, ... in turn, `in_flight` at a time.
   Measured Pull(const std::vector<std::vector<Key>>& key_sets, int in_flight, double seconds);
 
-  // Pushes gradients for key_sets[i], in `chunks` chunks that travel together, one push after the
-  // other. The time ends when the last one is applied.
+  // Pushes gradients for key_sets[i], one push after the other, each in `chunks` chunks that are
+  // sent together. The time ends when the last push is applied.
   Measured Push(const std::vector<std::vector<Key>>& key_sets, int chunks, double seconds);
 
  private:
@@ -58,7 +58,7 @@ class ThermoclineServer {
   std::unique_ptr<ServerProcess> process_;
   std::unique_ptr<GrpcTransport> transport_;
   Step next_step_;
-  std::vector<float> gradients_;  // of one push
+  std::vector<float> gradients_;  // The gradients of one push.
   std::vector<uint32_t> counts_;
 };
 
@@ -69,7 +69,7 @@ class EchoServer {
                                                            size_t request_bytes, size_t reply_bytes,
                                                            int channels);
   Measured Run(int in_flight, double seconds);
-  // `chunks` requests together, one group after the other; counts groups.
+  // Makes groups of `chunks` requests at a time, one group after the other. Counts groups.
   Measured RunGroups(int chunks, double seconds);
 
  private:
@@ -81,11 +81,11 @@ class EchoServer {
 // A redis-server without persistence, on a Unix socket, with a row for every key.
 class RedisServer {
  public:
-  // The rows are read from `rows_of`.
+  // Copies the rows of `rows_of`.
   static absl::StatusOr<std::unique_ptr<RedisServer>> Start(const std::string& folder, uint32_t dim,
                                                             uint32_t rows,
                                                             ThermoclineServer* rows_of);
-  // One thread and one connection for each of `in_flight`.
+  // Reads key_sets[i] in turn. Has a thread and a connection for each of the `in_flight` requests.
   Measured Run(const std::vector<std::vector<Key>>& key_sets, size_t keys_per_command,
                int in_flight, double seconds);
   absl::Status Read(absl::Span<const Key> keys, absl::Span<float> rows);

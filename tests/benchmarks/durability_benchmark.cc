@@ -1,4 +1,4 @@
-// The cost of checkpoints and recovery of one server: the real core, log and files, without gRPC.
+// Measures checkpoints and recovery of one server, with the real core, log and files, without gRPC.
 //
 //   fill        pushes that create all rows, and fill the push log
 //   replay      a server that died comes back from that log
@@ -56,7 +56,7 @@ constexpr uint32_t kFillKeys = 65536;
 constexpr double kGb = 1e9;
 constexpr char kJob[] = "bench";
 
-// Of all threads so far.
+// Returns the CPU time of all threads so far.
 double ProcessorSeconds() {
   timespec time;
   CHECK_EQ(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time), 0);
@@ -69,7 +69,7 @@ void Must(const absl::Status& status) {
   CHECK(status.ok());
 }
 
-// Bytes of all files below a folder.
+// Returns the bytes of all files below a folder.
 uint64_t BytesIn(const std::string& folder) {
   uint64_t bytes = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
@@ -89,7 +89,7 @@ void DropFromPageCache(const std::string& folder) {
   }
 }
 
-// Seconds for writing `bytes` with plain writes and one fsync.
+// Returns the seconds that plain writes of `bytes` and one fsync take.
 double PlainWrite(const std::string& path, uint64_t bytes) {
   const std::vector<char> piece(1 << 20, 'x');
   const Stopwatch watch;
@@ -121,7 +121,7 @@ class Server {
   }
   ~Server() { core_->Shutdown(); }
 
-  // Seconds until it serves.
+  // Starts the server. Returns the seconds until it serves.
   double Configure(const std::string& base) {
     config_.base_checkpoint = base;
     const Stopwatch watch;
@@ -350,7 +350,7 @@ class Benchmark {
   std::mt19937_64 random_{1};
   int64_t next_step_ = 0;
   double resident_gb_ = 0;
-  google::protobuf::RepeatedPtrField<CheckpointFile> files_;  // Of all commits, oldest first.
+  google::protobuf::RepeatedPtrField<CheckpointFile> files_;  // All commits' files, oldest first.
   std::string base_;
 };
 

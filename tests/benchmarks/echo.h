@@ -1,5 +1,5 @@
-// The bare gRPC that a pull or a push is compared with: requests and replies of given sizes, on the
-// same callback API over raw bytes, with the same settings and the same number of connections.
+// The bare gRPC that pulls and pushes are compared with: requests and replies of given sizes, on
+// the same callback API over raw bytes, with the same settings and the same number of connections.
 #ifndef THERMOCLINE_TESTS_BENCHMARKS_ECHO_H_
 #define THERMOCLINE_TESTS_BENCHMARKS_ECHO_H_
 
@@ -20,9 +20,9 @@ enum class EchoKind {
   // The bytes go from the server's memory to the client's, as any use of gRPC has it: the server
   // copies them into a new message, the client out of it.
   kDelivered,
-  // No byte is touched outside of gRPC: the server sends one ready slice again and again, which
-  // stays
-  // in its caches, and the client drops what it receives unread.
+  // Only gRPC touches the bytes: the server sends one ready slice again and again, which stays in
+  // its
+  // caches, and the client drops replies unread.
   kUntouched,
 };
 
@@ -34,7 +34,8 @@ class EchoClient {
  public:
   EchoClient(EchoKind kind, const std::string& address, int channels, int max_message_bytes,
              size_t request_bytes);
-  // Thread-safe. The bytes of the reply go to `reply_bytes`, which is large enough (kDelivered).
+  // Thread-safe. With kDelivered the reply's bytes go to `reply_bytes`, which has to be large
+  // enough.
   void Call(uint8_t* reply_bytes, std::function<void(absl::Status)> done);
 
  private:

@@ -1,8 +1,9 @@
-// Pulls (or pushes) of rows through everything: codec, gRPC, server core, table; against what
-// bounds them and what they replace:
+// Compares pulls (or pushes) of rows through everything (codec, gRPC, server core, table) with the
+// bare gRPC that bounds them, and with Redis, which they replace:
 //
 //   echo    bare gRPC with messages of the same sizes, over as many channels (echo.h)
-//   redis   MGET of the same rows, in pipelined batches of 100 keys and in one command; the better
+//   redis   MGET of the same rows, in pipelined batches of 100 keys or in one command, whichever is
+//           faster
 //
 // Every contestant's server is a process of its own, every process has the same malloc settings,
 // and there are as many calls in flight, or Redis connections, for each. They run in turn,
@@ -48,7 +49,7 @@ namespace {
 
 constexpr int kExitUsage = 2;
 
-// Positive integers, or nothing where one isn't.
+// Returns positive integers, or {} if one isn't positive.
 std::vector<uint32_t> Numbers(const std::vector<std::string>& texts) {
   std::vector<uint32_t> numbers;
   for (const std::string& text : texts) {

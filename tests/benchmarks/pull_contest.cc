@@ -24,7 +24,7 @@ namespace {
 
 constexpr double kEchoTarget = 0.75;
 constexpr double kRedisTarget = 5.0;
-// Requests' keys are taken from so many prepared sets.
+// Requests take their keys from so many prepared sets.
 constexpr size_t kKeySets = 64;
 constexpr size_t kRedisBatch = 100;
 
@@ -48,7 +48,7 @@ absl::StatusOr<std::string> FindServer(const std::string& given) {
       absl::StrCat("no thermocline-server near ", folder.string(), "; --server names it"));
 }
 
-// Sets of n distinct keys below options.rows, drawn as a batch of click data would read them.
+// Makes sets of n distinct keys below options.rows, as batches of click data read them.
 std::vector<std::vector<Key>> MakeKeySets(const ContestOptions& options, uint32_t n) {
   std::mt19937_64 rng(options.seed);
   // A key's popularity does not depend on the place of its row.
@@ -62,7 +62,7 @@ std::vector<std::vector<Key>> MakeKeySets(const ContestOptions& options, uint32_
   }
   std::uniform_real_distribution<double> draw(0, sum);
   std::vector<std::vector<Key>> sets(kKeySets);
-  std::vector<size_t> last_set(options.rows, kKeySets);  // that has the key
+  std::vector<size_t> last_set(options.rows, kKeySets);  // [rows] The last set that has the key.
   for (size_t i = 0; i < kKeySets; ++i) {
     while (sets[i].size() < n) {
       const auto found = std::lower_bound(cumulative.begin(), cumulative.end(), draw(rng));
@@ -75,7 +75,7 @@ std::vector<std::vector<Key>> MakeKeySets(const ContestOptions& options, uint32_
   return sets;
 }
 
-// Bytes of one request and its reply, with the header that the benchmark's calls have.
+// The bytes of one request and its reply, with the header of the benchmark's calls.
 struct MessageBytes {
   size_t request;
   size_t reply;
@@ -102,7 +102,7 @@ MessageBytes PushBytes(uint32_t keys, uint32_t dim) {
           wire::Encode(wire::PushAnswer{wire::Readiness::kReady, Step(1000)}).Length()};
 }
 
-// Values over the repetitions.
+// The values of all repetitions.
 struct Series {
   std::vector<double> values;
   void Add(double value) { values.push_back(value); }
@@ -111,7 +111,7 @@ struct Series {
     std::sort(sorted.begin(), sorted.end());
     return sorted[sorted.size() / 2];
   }
-  // "median [least most]"
+  // Returns "median [least most]".
   std::string Text() const {
     const auto [least, most] = std::minmax_element(values.begin(), values.end());
     return absl::StrFormat("%.2f [%.2f %.2f]", Median(), *least, *most);
@@ -122,9 +122,9 @@ double PerSecond(const Measured& measured) {
   return static_cast<double>(measured.calls) / measured.seconds;
 }
 
-// One contestant over the repetitions.
+// One contestant's values in all repetitions.
 struct Record {
-  Series gb_per_s, mrows_per_s, client_cpu_us, server_cpu_us;  // CPU: per call
+  Series gb_per_s, mrows_per_s, client_cpu_us, server_cpu_us;  // CPU times are per call.
   void Add(const Measured& measured, double call_bytes, double call_rows) {
     gb_per_s.Add(1e-9 * call_bytes * PerSecond(measured));
     mrows_per_s.Add(1e-6 * call_rows * PerSecond(measured));
@@ -261,7 +261,7 @@ absl::Status Contest::RunPulls(uint32_t keys, uint32_t channels) {
   return absl::OkStatus();
 }
 
-// The better of small batches and one command.
+// Returns the better of small batches and one command.
 Measured Contest::RunRedis(const std::vector<std::vector<Key>>& key_sets, int in_flight) {
   if (redis_ == nullptr) return {};
   const Measured batches = redis_->Run(key_sets, kRedisBatch, in_flight, options_.seconds);

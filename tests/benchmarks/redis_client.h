@@ -1,4 +1,4 @@
-// Rows in Redis: one string value of dim floats a key, read back by MGET.
+// Stores rows in Redis, one string value of dim floats a key, and reads them back by MGET.
 #ifndef THERMOCLINE_TESTS_BENCHMARKS_REDIS_CLIENT_H_
 #define THERMOCLINE_TESTS_BENCHMARKS_REDIS_CLIENT_H_
 
@@ -14,7 +14,7 @@
 
 namespace thermocline {
 
-// One connection; one thread at a time.
+// One connection. Not thread-safe.
 class RedisClient {
  public:
   static absl::StatusOr<std::unique_ptr<RedisClient>> Connect(const std::string& unix_socket);

@@ -1,4 +1,5 @@
-// A program that a benchmark talks to: started, found by its port file, killed at the end.
+// A program that a benchmark talks to. It is started, found by its port file, and killed at the
+// end.
 #ifndef THERMOCLINE_TESTS_BENCHMARKS_SERVER_PROCESS_H_
 #define THERMOCLINE_TESTS_BENCHMARKS_SERVER_PROCESS_H_
 
@@ -14,7 +15,7 @@
 
 namespace thermocline {
 
-// A folder of its own, removed with all that is in it.
+// A new folder, which the destructor removes with all that is in it.
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -27,7 +28,7 @@ class TemporaryFolder {
 
 class ServerProcess {
  public:
-  // Runs arguments[0], looked for on PATH where it is a bare name; it dies with this process. Its
+  // Runs arguments[0]; a bare name is looked for on PATH. The program dies with this process. Its
   // output goes to `log_path`. REQUIRES: called on the main thread.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(
       const std::vector<std::string>& arguments, const std::string& log_path);

@@ -30,7 +30,7 @@ class Directory {
   }
   absl::StatusOr<std::optional<HistoryRecord>> Last() const { return store_.LastRecord(); }
 
-  // What stands there is whole or it is refused, by all who read it.
+  // All readers agree whether the record is whole; if not, they refuse it.
   void Try() {
     const auto last = Last();
     const auto next = FindNextGeneration(store_, "fuzz", "");
@@ -54,7 +54,7 @@ class Directory {
     state.set_generation(generation);
     return state;
   }
-  // What later code relies on.
+  // Later code relies on this.
   static void CheckHolds(const HistoryRecord& record) {
     CHECK_EQ(record.number(), 1u);
     CHECK_LT(0u, record.state().generation());
@@ -66,7 +66,7 @@ class Directory {
     }
     CHECK_EQ(record.has_outcome(), record.kind() == HistoryRecord::OUTCOME);
   }
-  // As another controller does.
+  // Another controller reads it so.
   void GoOn(const HistoryRecord& record) {
     const uint64_t generation = record.state().generation() + 1;
     CHECK(store_.Open(State(generation), record.number()).ok());

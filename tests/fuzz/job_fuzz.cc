@@ -1,4 +1,4 @@
-// Job files: whatever is accepted can be resolved, and its text gives the same job.
+// Job files: every job that is accepted can be resolved, and its text gives the same job.
 #include "absl/strings/string_view.h"
 #include "common/base/check.h"
 #include "common/job/job_data.h"

@@ -32,7 +32,7 @@ void TryManifest(absl::string_view bytes) {
   const auto again = DecodeManifest(EncodeManifest(*manifest), "fuzz");
   CHECK(again.ok());
   CHECK_EQ(again->SerializeAsString(), manifest->SerializeAsString());
-  // As an export reads it.
+  // An export reads it so.
   const auto job = ParseJob(JobToText(manifest->job()), "fuzz", {});
   if (job.ok()) ResolveTables(*job);
 }

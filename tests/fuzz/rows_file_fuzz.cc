@@ -66,7 +66,7 @@ void TryRead(const std::string& bytes) {
   CHECK(disk.CreateDirectory("/d").ok());
   CHECK(disk.CreateDirectory("/d/step-000000001").ok());
   CHECK((*disk.Create(absl::StrCat("/d/", kFile)))->Append({bytes}).ok());
-  // Also where the manifest has the same wrong size.
+  // The manifest has the same wrong size.
   CheckpointFile file = Good().file;
   file.set_bytes(bytes.size());
   const auto reader = RowsFileReader::Open(&disk, "/d", file);

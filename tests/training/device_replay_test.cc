@@ -18,7 +18,7 @@
 namespace thermocline {
 namespace {
 
-// Graphs replayed in a run, of three for each step.
+// Returns how many graphs were replayed in a run; each step has three.
 int64_t GraphsOf(const Job& job) {
   WorkerOptions options;
   options.make_device = [](const Job&) -> absl::StatusOr<WorkerDevice> {

@@ -9,7 +9,7 @@
 
 namespace thermocline {
 
-// Why there is none here, and its tests are skipped; "" where there is one.
+// Returns why there is no such device, so that its tests are skipped; "" if there is one.
 std::string NoDeviceUnderTest();
 absl::StatusOr<WorkerDevice> MakeDeviceUnderTest();
 

@@ -1,4 +1,4 @@
-// The promise of reproducibility (docs/architecture.md): the trained model has the same bits for
+// The promise of reproducibility (docs/protocol.md): the trained model has the same bits for
 // any number of servers and threads, on every run, and those of the reference trainer.
 #include <cstdio>
 #include <fstream>
@@ -22,7 +22,7 @@
 namespace thermocline {
 namespace {
 
-// Keeps rank 1's pushes back until rank 0 pushes `step`; nothing where that is kNoStep.
+// Keeps rank 1's pushes back until rank 0 pushes `step`; does nothing if that is kNoStep.
 class SlowRankTransport : public Transport {
  public:
   SlowRankTransport(Transport* transport, Step step)
@@ -56,7 +56,8 @@ class SlowRankTransport : public Transport {
   std::vector<std::function<void()>> kept_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The whole system in one process, but for gRPC. `held_back_until`: as SlowRankTransport.
+// Runs the whole system, but for gRPC, in one process.
+//   held_back_until: the step of SlowRankTransport
 Outcome Train(const Job& job, Step held_back_until = kNoStep) {
   JobServers servers(job);
   InProcessTransport in_process(servers.cores());
@@ -96,7 +97,8 @@ TEST_P(DigestTest, TwoWorkersInSyncGiveTheReferencesBitsOnEveryRun) {
   }
 }
 
-// Updated by slices, or by the servers. The last step has 3 rows: some workers have none.
+// Workers update the dense parameters by slices, or the servers do. The last step has 3 rows, so
+// some workers have none.
 TEST_P(DigestTest, WhoUpdatesTheDenseParametersChangesNoBit) {
   for (const int workers : {2, 3, 5, 8}) {
     const Job job =
@@ -184,7 +186,7 @@ INSTANTIATE_TEST_SUITE_P(Columns, ColumnsTest,
                          testing::Values(std::pair(3, 0), std::pair(1, 0), std::pair(0, 1),
                                          std::pair(0, 3)));
 
-// Which keys have a row: not before so many lookups, and not after so many steps without one.
+// A key gets its row after so many lookups, and loses it after so many steps without one.
 class AdmissionTest : public testing::TestWithParam<std::vector<std::string>> {
  protected:
   static Job MakeJob(std::vector<std::string> overrides) {

@@ -7,7 +7,7 @@ namespace thermocline {
 std::string NoDeviceUnderTest() { return ""; }
 
 absl::StatusOr<WorkerDevice> MakeDeviceUnderTest() {
-  static const uint64_t seed = TestSeed();  // Of how late things happen.
+  static const uint64_t seed = TestSeed();  // It decides how late things happen.
   EmulatedDeviceOptions options;
   options.seed = seed;
   return WorkerDevice{MakeEmulatedCudaDevice(options), "emulated"};

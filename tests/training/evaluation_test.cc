@@ -16,7 +16,7 @@
 namespace thermocline {
 namespace {
 
-// Beyond the last step of every job here.
+// No job here has so many steps.
 constexpr Step kNever{1000};
 
 struct Shape {

@@ -75,7 +75,7 @@ class FaeTest : public testing::TestWithParam<const char*> {
     std::vector<std::string> lines = ReadLines(job.data().path()), log;
     std::vector<bool> is_hot;
     for (int i = 0; i < rows->size; ++i) is_hot.push_back(IsHot(*rows, i));
-    // As many of each kind as are whole batches.
+    // Each kind has so many rows that all its batches are full.
     std::map<bool, int64_t> left;
     for (const bool hot : is_hot) ++left[hot];
     for (auto& [hot, count] : left) count = count / kBatch * kBatch;
@@ -96,7 +96,7 @@ class FaeTest : public testing::TestWithParam<const char*> {
     WritePack();
   }
 
-  // Those that are looked up most, so that about half of the rows have hot lookups only.
+  // The keys that are looked up most are hot, so that about half of the rows have hot lookups only.
   void FindHotKeys(const Job& job, const Batch& rows) {
     const JobTables tables = ResolveTables(job);
     std::vector<std::map<Key, int>> counts(tables.sparse.size());

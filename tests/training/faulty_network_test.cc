@@ -32,7 +32,7 @@ namespace {
 constexpr uint32_t kServers = 2;
 constexpr uint32_t kWorkers = 2;
 constexpr int64_t kSteps = 20;
-constexpr size_t kKeysPerTable = 200;  // Of a worker in a step.
+constexpr size_t kKeysPerTable = 200;  // A worker has so many in a step.
 // Small, so that every pull and push travels in many messages.
 constexpr int kMaxMessageBytes = 4096;
 constexpr size_t kConnectionsRefused = 4;
@@ -149,7 +149,7 @@ struct StepBuffers {
       }
     }
   }
-  // Of what was read, so that a wrong row spoils the bits from then on.
+  // Gradients depend on the rows that were read, so that a wrong row spoils the bits from then on.
   void MakeGradients(uint32_t rank) {
     for (Block& block : blocks) {
       for (size_t i = 0; i < block.rows.size(); ++i) {
@@ -162,7 +162,7 @@ struct StepBuffers {
 
 // One worker, in sync mode: pulls a step's rows, pushes gradients in two waves.
 absl::Status Train(uint32_t rank, PsSession* session) {
-  std::vector<std::unique_ptr<StepBuffers>> steps;  // Until their pushes are acknowledged.
+  std::vector<std::unique_ptr<StepBuffers>> steps;  // Kept until their pushes are acknowledged.
   absl::Status status;
   for (int64_t step = 0; step < kSteps && status.ok(); ++step) {
     steps.push_back(std::make_unique<StepBuffers>(rank, step));
@@ -203,7 +203,8 @@ struct Outcome {
   uint64_t retries = 0;
 };
 
-// `cuts`: of every server's connections. `impatient`: share of the calls with too little time.
+//   cuts: where every server's connections are cut
+//   impatient: the share of the calls that get too little time
 Outcome RunJob(const std::vector<size_t>& cuts, double impatient, uint64_t seed) {
   ThreadScheduler scheduler;
   std::vector<std::unique_ptr<TestServer>> servers;
@@ -228,7 +229,7 @@ Outcome RunJob(const std::vector<size_t>& cuts, double impatient, uint64_t seed)
       session_options.num_servers = kServers;
       session_options.tables = Tables();
       session_options.max_chunk_bytes = kMaxMessageBytes;
-      session_options.give_up_us = 3600'000'000;  // A slow machine is no fault.
+      session_options.give_up_us = 3600'000'000;  // The machine may be slow.
       session_options.max_backoff_us = 50'000;
       session_options.jitter_seed = seed + rank;
       PsSession session(session_options, &transport, &scheduler);

@@ -1,5 +1,5 @@
-// Transport that calls server cores of the same process: everything but gRPC is real. And one that
-// notes the servers' digests meanwhile.
+// A Transport that calls server cores of the same process, so that everything but gRPC is real; and
+// one that notes the server's digests meanwhile.
 #ifndef THERMOCLINE_TESTS_TRAINING_IN_PROCESS_TRANSPORT_H_
 #define THERMOCLINE_TESTS_TRAINING_IN_PROCESS_TRANSPORT_H_
 
@@ -18,7 +18,7 @@ namespace thermocline {
 
 class InProcessTransport : public Transport {
  public:
-  // The cores outlive the transport.
+  // The cores must outlive the transport.
   explicit InProcessTransport(std::vector<ServerCore*> cores) : cores_(std::move(cores)) {}
 
   void Pull(ServerIndex server, const PullCall& call, int64_t,
@@ -42,7 +42,7 @@ class InProcessTransport : public Transport {
     cores_[server.value()]->Push(ToWire(call), std::move(done));
   }
 
-  void Close() override {}  // All workers of a test share it.
+  void Close() override {}  // Does nothing, since all workers of a test share the transport.
 
  private:
   const std::vector<ServerCore*> cores_;
@@ -58,7 +58,7 @@ class WriteBackWatch : public Transport {
             std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override {
     in_process_.Pull(server, call, deadline_us, std::move(done));
   }
-  // The push of one worker is applied when the call that brings its last part returns.
+  // One worker's push is applied when the call with its last part returns.
   void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override {
     before_push_(call.step);

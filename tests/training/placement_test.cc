@@ -1,5 +1,6 @@
-// Where a cache keeps the rows of a table changes no bit of the model: with one worker and several,
-// each placement and all mixtures of two tables, with write-backs amid the run and resumes.
+// The place where a cache keeps the rows of a table changes no bit of the model: with one worker
+// and several, each placement and all mixtures of two tables, with write-backs amid the run and
+// resumes.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,7 +16,7 @@ namespace {
 
 using Placement = TableSettings::Placement;
 
-// Of table "shared", which two features read, and "a".
+// Sets the placements of table "shared", which two features read, and of table "a".
 struct Placements {
   Placement shared, a;
 };

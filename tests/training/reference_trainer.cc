@@ -282,8 +282,9 @@ class ReferenceTrainer {
     uint32_t count = 0;
     Step last;
   };
-  std::map<std::pair<size_t, Key>, uint32_t> step_lookups_;  // Of all workers, by table and key.
-  std::vector<std::map<Key, Lookups>> lookups_;              // Of what is not forgotten.
+  std::map<std::pair<size_t, Key>, uint32_t>
+      step_lookups_;                             // The gradients of all workers, by table and key.
+  std::vector<std::map<Key, Lookups>> lookups_;  // Lookups of keys that are not forgotten.
   std::vector<Rows> sparse_, dense_;
   const std::unique_ptr<Device> device_;
   DlrmModel model_;

@@ -22,7 +22,7 @@ namespace {
 
 struct Shape {
   int workers;
-  int64_t more_bytes;  // of each worker's budget, beyond what it needs
+  int64_t more_bytes;  // How much more budget each worker has than it needs.
   int window_steps;
   int prefetch_steps;
 };
@@ -44,7 +44,7 @@ std::string Name(const Shape& shape) {
                       shape.window_steps, ", prefetch ", shape.prefetch_steps);
 }
 
-// Of rows of 8 floats, three columns and two groups of tables.
+// Rows have 8 floats, and there are three columns and two groups of tables.
 Job WithCache(Job job, const Shape& shape) {
   const int64_t slice = (int64_t{job.train().batch_size()} + shape.workers - 1) / shape.workers;
   const int64_t least_bytes = 3 * slice * 3 * 32 + 2 * 96;
@@ -67,7 +67,7 @@ Job MakeJob(int workers, std::vector<std::string> overrides = {}) {
   return MakeSmallJob("adagrad {}", overrides);
 }
 
-// Without a cache, by number of workers.
+// The digests without a cache, by number of workers.
 class Uncached {
  public:
   explicit Uncached(std::function<Job(int workers)> make_job) : make_job_(std::move(make_job)) {}

@@ -36,7 +36,7 @@ std::string WriteClickLog(int rows) {
   return path;
 }
 
-// One lookup a column, where there is one.
+// Each column has at most one lookup.
 std::string WriteColumns(int rows, int num_dense, int num_categorical) {
   const std::string path =
       absl::StrCat(testing::TempDir(), "/columns-", num_dense, "-", num_categorical, ".tsv");
@@ -51,7 +51,7 @@ std::string WriteColumns(int rows, int num_dense, int num_categorical) {
   return path;
 }
 
-// Lists of 0 to 4 ids, with as many numbers each.
+// Lists have 0 to 4 ids, and as many numbers.
 std::string WriteWeightedLists(int rows) {
   const std::string path = testing::TempDir() + "/weighted.csv";
   std::ofstream file(path);
@@ -74,7 +74,7 @@ std::string WriteWeightedLists(int rows) {
   return path;
 }
 
-// The ends of all ranks, made once every rank has asked for its own; no rank ends before it asks.
+// Makes all ranks' exchanges once every rank has asked for its own. No rank ends before it asks.
 class ExchangeMeeting {
  public:
   ExchangeMeeting(uint32_t num_ranks, Scheduler* scheduler)
@@ -202,7 +202,8 @@ JobServers::~JobServers() {
 
 void JobServers::AddDigest(Outcome* outcome) const {
   for (ServerCore* core : pointers_) {
-    // No thread applies: the answer comes at once. The server may just have computed a digest.
+    // No thread applies pushes, so the answer comes at once. The server may just have computed a
+    // digest.
     absl::StatusOr<ServerCore::DigestAnswer> answer = absl::UnknownError("no answer");
     do {
       core->ComputeDigest(kSmallJobId, kSmallJobGeneration, [&](auto given) { answer = given; });

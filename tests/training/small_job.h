@@ -1,4 +1,4 @@
-// A small job that uses every feature, with its servers and workers in this process: everything but
+// A small job that uses every feature, with its servers and workers in this process. Everything but
 // gRPC and the launcher is real.
 #ifndef THERMOCLINE_TESTS_TRAINING_SMALL_JOB_H_
 #define THERMOCLINE_TESTS_TRAINING_SMALL_JOB_H_
@@ -22,10 +22,10 @@ namespace thermocline {
 
 inline constexpr char kSmallJobId[] = "digest";
 inline constexpr uint64_t kSmallJobGeneration = 7;
-// Of one pass over the 1200 rows that are not held out.
+// The steps of one pass over the 1200 rows that are not held out.
 inline constexpr int64_t kSmallJobSteps = 12;
 
-// As job files have them, for tests that run with each.
+// The optimizers as job files have them, for tests that run with each.
 inline constexpr const char* kOptimizers[] = {"sgd {}", "adagrad {}", "row_wise_adagrad {}",
                                               "adam {}"};
 inline std::string NameOfOptimizer(const testing::TestParamInfo<const char*>& info) {
@@ -33,14 +33,15 @@ inline std::string NameOfOptimizer(const testing::TestParamInfo<const char*>& in
   return text.substr(0, text.find(' '));
 }
 
-// Three features over two tables, bags of 0 to 3 lookups, ids skewed so that keys repeat;
-// `optimizer` is that of all tables.
+// Makes a job with three features over two tables, bags of 0 to 3 lookups, and skewed ids, so that
+// keys repeat. All tables have `optimizer`.
 Job MakeSmallJob(const std::string& optimizer, const std::vector<std::string>& overrides);
 
-// Of so many columns and no others; each categorical one has a table of its own.
+// Makes a job with so many columns and no others. Each categorical column has a table of its own.
 Job MakeJobOfColumns(int num_dense, int num_categorical, const std::vector<std::string>& overrides);
 
-// Lists whose values have weights: one alone, and one that shares its table with a list without.
+// Makes a job with lists whose values have weights: one list has its own table, another shares its
+// table with a list without weights.
 Job MakeWeightedJob(const std::string& optimizer, const std::vector<std::string>& overrides);
 
 // The job with a cache. The budget may be below what a job file may say.
@@ -72,15 +73,16 @@ class JobServers {
   std::vector<ServerCore*> pointers_;
 };
 
-// How several workers in sync mode update the dense parameters: the bits are the same.
+// Whether workers in sync mode or the servers update the dense parameters. The bits are the same.
 enum class DenseBy { kSlices, kServers };
 
-// All workers of the job, from their start to their end; `options` but for job, generation, rank
-// and exchange. `transport` null: straight to the servers.
+// Runs all workers of the job from their start to their end. It sets the job, generation, rank and
+// exchange of `options`.
+//   transport: null to call the servers directly
 Outcome RunWorkers(const Job& job, JobServers* servers, WorkerOptions options = {},
                    Transport* transport = nullptr, DenseBy dense_by = DenseBy::kSlices);
 
-// How a run of rank 0 alone ends, which may be with an error; `options` as in RunWorkers.
+// Runs rank 0 alone, and returns its status. `options` are those of RunWorkers.
 absl::Status StatusOfRun(const Job& job, WorkerOptions options = {});
 
 std::string Hex(const Digest& digest);

@@ -15,7 +15,7 @@
 namespace thermocline {
 namespace {
 
-// Of the keys' lookups: hardly any key has so many; some; all keys.
+// Hardly any key has so many lookups; some have; all have.
 constexpr int kLeastLookups[] = {100'000, 6, 1};
 
 Outcome TrainStatic(const Job& job, WorkerOptions options = {}) {
@@ -42,7 +42,7 @@ TEST_P(StaticCacheTest, GivesTheBitsOfNoCache) {
         EXPECT_EQ(cached.workers[0]->evaluation.auc, uncached.workers[0]->evaluation.auc);
         const CacheStats& cache = cached.workers[0]->stats.cache();
         EXPECT_EQ(cache.evicted(), 0u);
-        EXPECT_EQ(cache.loaded(), cache.rows_held());  // Once.
+        EXPECT_EQ(cache.loaded(), cache.rows_held());  // Each row was loaded once.
         held.push_back(cache.rows_held());
         bypassed.push_back(cache.bypassed());
       }

@@ -9,8 +9,8 @@
 
 namespace thermocline {
 
-// The job with such a cache, and its hot set on the disk: the keys that its training rows look up
-// so often or more, of all tables whose rows workers may hold.
+// Gives the job such a cache, and writes its hot set to the disk. That has the keys that the
+// training rows look up at least `least_lookups` times, in all tables whose rows workers may hold.
 Job WithStaticCache(const Job& job, const std::string& budget, int window_steps, int prefetch_steps,
                     int least_lookups);
 

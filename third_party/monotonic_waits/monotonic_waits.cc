@@ -1,11 +1,11 @@
 // Abseil's waits with a deadline, by the monotonic clock.
 //
-// Abseil 20220623 has the kernel wait until a time of the wall clock. Where that clock is set back
-// by an hour, all that waits then goes on for an hour more: our timers, and gRPC's, which end calls
-// at their deadlines and connect again. All of these waits go through one function, which Abseil
-// lets programs define; linked into one, this takes its place.
+// Abseil 20220623 lets the kernel wait until a time of the wall clock. When that clock is set back
+// by an hour, all waits under way last an hour longer: those of our timers, and of gRPC's, which
+// end calls at their deadlines and connect again. All of these waits go through one function, which
+// Abseil lets programs define; linked into a program, this file replaces it.
 //
-// The system's Abseil waits and posts on one futex a thread; what posts is left as it is.
+// The system's Abseil waits and posts on one futex a thread. Posting is left as it is.
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -42,7 +42,7 @@ int64_t Now(clockid_t clock) {
   return Nanos(now);
 }
 
-// A time of the wall clock as one of the monotonic clock.
+// Converts a time of the wall clock to one of the monotonic clock.
 timespec ToMonotonic(KernelTimeout timeout) {
   const int64_t left = Nanos(timeout.MakeAbsTimespec()) - Now(CLOCK_REALTIME);
   const int64_t until = Now(CLOCK_MONOTONIC) + std::max<int64_t>(left, 0);
@@ -62,7 +62,7 @@ bool TakeOne(std::atomic<int32_t>* posted) {
 
 }  // namespace
 
-// False: the timeout has passed.
+// Returns false if the timeout has passed.
 extern "C" bool ABSL_INTERNAL_C_SYMBOL(AbslInternalPerThreadSemWait)(KernelTimeout timeout) {
   auto* const identity = absl::synchronization_internal::GetOrCreateCurrentThreadIdentity();
   auto* const posted = reinterpret_cast<std::atomic<int32_t>*>(identity->waiter_state.data);
@@ -76,4 +76,4 @@ extern "C" bool ABSL_INTERNAL_C_SYMBOL(AbslInternalPerThreadSemWait)(KernelTimeo
   }
   return true;
 }
-#endif  // Later ones wait by the monotonic clock.
+#endif  // Later versions wait by the monotonic clock.

@@ -1,8 +1,8 @@
-// Timers where the wall clock is set back: ours, and gRPC's.
+// Our timers and gRPC's fire in time though the wall clock is set back.
 //
-// This process sees a wall clock that is three hours ahead of the kernel's. Whatever has the kernel
-// wait until a time of the wall clock waits as if that clock were set back by three hours as soon
-// as the wait has begun.
+// This process sees a wall clock that is three hours ahead of the kernel's. So code that lets the
+// kernel wait until a time of the wall clock waits as if that clock were set back by three hours as
+// soon as the wait has begun.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -31,7 +31,7 @@ std::atomic<time_t> seconds_ahead{3 * 3600};
 
 }  // namespace
 
-// In place of the C library's, for the shared libraries of this process, too.
+// It replaces the C library's function, for the shared libraries of this process, too.
 extern "C" {
 int clock_gettime(clockid_t clock, timespec* time) noexcept {
   const auto result = static_cast<int>(syscall(SYS_clock_gettime, clock, time));

@@ -1,9 +1,9 @@
 // Abseil's mutex, condition variable, notification and blocking counter over pthreads.
 //
-// The system's Abseil is not instrumented, so the thread sanitizer sees neither its locks nor what
-// they order, and would report every guarded access as a race. Linked into a program, these
-// definitions take the place of the library's, also for gRPC; pthreads are what the sanitizer
-// understands.
+// The system's Abseil is not instrumented, so the thread sanitizer sees neither its locks nor the
+// order that they give, and would report every guarded access as a race. Linked into a program,
+// these definitions take the place of the library's, also for gRPC. The sanitizer understands
+// pthreads.
 //
 // Only for --config=tsan: correct, not fast. Readers exclude each other.
 #include <pthread.h>
@@ -23,7 +23,7 @@ namespace {
 
 struct NativeMutex {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-  pthread_cond_t released = PTHREAD_COND_INITIALIZER;  // For those who await a condition.
+  pthread_cond_t released = PTHREAD_COND_INITIALIZER;  // Threads wait on it for a condition.
   int awaiting = 0;                                    // Guarded by mutex.
 
   ~NativeMutex() {
@@ -56,12 +56,13 @@ static_assert(sizeof(Mutex) == sizeof(void*) && sizeof(CondVar) == sizeof(void*)
 NativeMutex* NativeOf(const Mutex* mutex) { return NativeOf<NativeMutex>(mutex); }
 NativeCondVar* NativeOf(const CondVar* condition) { return NativeOf<NativeCondVar>(condition); }
 
-// Whoever lets go of a mutex calls this: what others await may have become true.
+// A thread that releases a mutex calls this, since conditions that other threads await may hold
+// now.
 void WakeAwaiting(NativeMutex* native) {
   if (native->awaiting > 0) pthread_cond_broadcast(&native->released);
 }
 
-// Waits on `condition`, until `deadline` at the latest; true where that has passed.
+// Waits on `condition`, until `deadline` at the latest. Returns true if the deadline has passed.
 // REQUIRES: the mutex is held.
 bool WaitOn(pthread_cond_t* condition, NativeMutex* native, Time deadline) {
   if (deadline == InfiniteFuture()) {
@@ -75,7 +76,7 @@ bool WaitOn(pthread_cond_t* condition, NativeMutex* native, Time deadline) {
   return pthread_cond_clockwait(condition, &native->mutex, CLOCK_MONOTONIC, &until) != 0;
 }
 
-// REQUIRES: the mutex is held. True where the condition holds.
+// Returns whether the condition holds. REQUIRES: the mutex is held.
 bool AwaitUntil(NativeMutex* native, const Condition& condition, Time deadline) {
   bool late = false;
   while (!condition.Eval()) {

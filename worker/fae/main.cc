@@ -1,8 +1,9 @@
-// thermocline-pack: makes hot and cold batches of the training rows of a job, once, before it
-// trains; for a cache whose policy is STATIC the hot rows alone. `thermocline train` starts it.
+// thermocline-pack makes hot and cold batches of the training rows of a job, once, before the job
+// trains. For a cache whose policy is STATIC it finds only the hot rows. `thermocline train` starts
+// it.
 //
 // Reports to the file descriptor --progress_fd as deploy/processes/reporting_program.h reads it;
-// the last line is {"event": "done", ...} with what calibration found (docs/operations.md).
+// the last line is {"event": "done", ...} with the figures of calibration (docs/operations.md).
 #include <signal.h>
 #include <unistd.h>
 
@@ -44,8 +45,8 @@ constexpr absl::Duration kReportPeriod = absl::Milliseconds(200);
 std::atomic<bool> cancelled{false};
 std::atomic<bool> has_file{false};
 
-// The file of an unfinished pack is removed by the main thread; without one the end is immediate.
-// A second signal ends the program at once.
+// The main thread removes the file of an unfinished pack; if there is none, the program ends
+// immediately. A second signal ends the program at once.
 void OnSignal(int signal) {
   cancelled = true;
   if (!has_file) _exit(128 + signal);
@@ -56,7 +57,7 @@ void WatchSignals() {
   action.sa_handler = OnSignal;
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
-  // A reader that is gone ends the work, too, but not without removing the file.
+  // If the reader of the progress is gone, the work ends, too, and the file is removed.
   struct sigaction ignored = {};
   ignored.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignored, nullptr);

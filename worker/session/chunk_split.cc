@@ -20,14 +20,14 @@ wire::PushSlice Cut(const wire::PushSlice& slice, size_t begin, size_t n, size_t
 
 size_t DivideUp(size_t a, size_t b) { return (a + b - 1) / b; }
 
-// The bytes for the next chunk, so that all remaining chunks get the same size. The chunk begins a
-// slice or continues a cut one; that slice's header is not in `left_bytes`.
+// Returns the bytes for the next chunk, so that all remaining chunks get the same size. The chunk
+// begins a slice or continues a cut one; that slice's header is not in `left_bytes`.
 size_t EvenChunkBytes(size_t left_bytes, size_t max_bytes) {
   const size_t chunks_left = DivideUp(left_bytes, max_bytes - kMaxSliceHeaderBytes);
   return DivideUp(left_bytes, chunks_left) + kMaxSliceHeaderBytes;
 }
 
-// How many keys bring a chunk from `chunk_bytes` nearest to `aim_bytes` within `max_bytes`.
+// Returns how many keys bring a chunk from `chunk_bytes` nearest to `aim_bytes` within `max_bytes`.
 size_t KeysToAdd(size_t chunk_bytes, size_t aim_bytes, size_t max_bytes, size_t key_bytes) {
   const size_t wanted_bytes = aim_bytes - std::min(aim_bytes, chunk_bytes);
   const size_t room_bytes = max_bytes - std::min(max_bytes, chunk_bytes);
@@ -40,7 +40,7 @@ std::vector<std::vector<Slice>> Split(absl::Span<const Slice> slices, size_t max
   // Room for one chunk's slices; at least some bytes, even where a single key does not fit.
   const size_t max_bytes =
       std::max(max_message_bytes, kMaxHeaderBytes + kMaxSliceHeaderBytes + 1) - kMaxHeaderBytes;
-  size_t left_bytes = 0;  // Not in a chunk yet.
+  size_t left_bytes = 0;  // Bytes that are not in a chunk yet.
   for (const Slice& slice : slices) {
     if (slice.keys.empty()) continue;
     left_bytes += kMaxSliceHeaderBytes + slice.keys.size() * KeyBytes(slice, width_of(slice));

@@ -34,7 +34,7 @@ struct Call {
 // The calls in flight, so that they can be cancelled and waited for.
 class CallsInFlight {
  public:
-  // False, where they were cancelled.
+  // Returns false if the calls were cancelled.
   bool Add(Call* call) {
     absl::MutexLock lock(&mutex_);
     if (cancelled_) return false;
@@ -67,11 +67,12 @@ class CallsInFlight {
 
 struct Server {
   std::string address;
-  std::vector<std::unique_ptr<grpc::GenericStub>> stubs;  // one a channel
+  std::vector<std::unique_ptr<grpc::GenericStub>> stubs;  // One for each channel.
   std::atomic<uint32_t> next_stub{0};
 };
 
-// What an error message says about a call. Kept instead of the call, which owns vectors.
+// The facts about a call that error messages name. It is kept instead of the call, which owns
+// vectors.
 struct CallSummary {
   const char* method;
   Step step;
@@ -97,8 +98,8 @@ std::string Describe(const CallSummary& call) {
 }
 
 // gRPC returns RESOURCE_EXHAUSTED for a message over its limit, as a full server does for its
-// queue. A retry may help in the second case, never in the first: that one gets the code of our own
-// limit.
+// queue. A retry may help in the second case, never in the first, which therefore gets the code of
+// our own limit.
 absl::Status CallError(const grpc::Status& status, bool is_cancelled) {
   const absl::Status error = is_cancelled ? FromGrpcStatus(status) : FromGrpcStatusOfAnswer(status);
   if (absl::IsResourceExhausted(error) && absl::StrContains(error.message(), "larger than max")) {

@@ -1,4 +1,4 @@
-// Transport over gRPC: raw bytes, several connections to each server taken in turn.
+// Transport over gRPC. Messages are raw bytes; calls to a server take several connections in turn.
 #ifndef THERMOCLINE_WORKER_SESSION_GRPC_TRANSPORT_H_
 #define THERMOCLINE_WORKER_SESSION_GRPC_TRANSPORT_H_
 
@@ -21,17 +21,17 @@ class GrpcTransport final : public Transport {
     int max_message_bytes = kDefaultMaxMessageBytes;
   };
 
-  // Connects with the first calls. Errors: those of MakeChannelCredentials; kInvalidArgument
-  // (channels_per_server or max_message_bytes out of range).
+  // Connects with the first calls. Errors: MakeChannelCredentials'; kInvalidArgument
+  // (channels_per_server or max_message_bytes is out of range).
   static absl::StatusOr<std::unique_ptr<GrpcTransport>> Create(const Options& options);
 
-  // Cancels what is in flight and waits until every `done` has returned.
+  // Cancels the calls in flight and waits until every `done` has returned.
   ~GrpcTransport() override;
 
-  // `done` runs on a thread of gRPC's: it must not block. Errors name method, server, step and
-  // keys. kOutOfRange: the message, or its reply, would be over the limit. kResourceExhausted: the
-  // server is full. kUnavailable: no process listens there, or the connection broke. Errors of the
-  // server: server_core.h.
+  // `done` runs on a thread of gRPC's and must not block. Errors name method, server, step and
+  // keys: kOutOfRange (the message, or its reply, would be over the limit), kResourceExhausted (the
+  // server is full), kUnavailable (no process listens there, or the connection broke), and the
+  // server's own (server_core.h).
   void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override;
   void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,

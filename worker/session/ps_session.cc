@@ -13,11 +13,11 @@
 namespace thermocline {
 namespace {
 
-// A server that is only busy has room again before that.
+// A server that is only busy has room again within this time.
 constexpr int64_t kRefusalWorthSayingMicros = 1'000'000;
 
-// The server was silent for too long, lacks pushes that it acknowledged, or is of another job or
-// generation.
+// Whether the server was silent for too long, lacks pushes that it acknowledged, or is of another
+// job or generation.
 bool MeansServerLoss(const absl::Status& error) {
   return absl::IsUnavailable(error) || absl::IsDeadlineExceeded(error) || absl::IsDataLoss(error) ||
          absl::IsFailedPrecondition(error);
@@ -148,7 +148,7 @@ void PsSession::Impl::NoteAnswer(uint32_t server, const absl::Status& status) {
   servers[server].last_answer_us = scheduler->NowMicros();
 }
 
-// True where the call is to be repeated after *delay_us; else the session has failed.
+// Returns true if the call is to be repeated after *delay_us; if not, the session has failed.
 bool PsSession::Impl::OnError(const Operation& operation, const char* what, uint32_t server,
                               const absl::Status& error, RetryState* retry, int64_t* delay_us,
                               Actions* actions) {
@@ -240,7 +240,8 @@ void PsSession::Impl::FinishIfDone(const Operation& operation, Actions* actions)
   actions->push_back(
       [self = shared_from_this(), finished = std::move(finished), status = std::move(status)] {
         {
-          // Moved out first: `done` may own this session. It is destroyed before Drain returns.
+          // `done` is moved out first, since it may own this session. It is destroyed before Drain
+          // returns.
           const std::function<void(absl::Status)> finish = std::move(finished->finish);
           finish(status);
         }
@@ -253,9 +254,9 @@ void PsSession::Impl::Fail(absl::Status error, Actions* actions) {
   if (!failure.ok()) return;
   failure = std::move(error);
   for (Server& server : servers) server.pushes.clear();
-  // Until then no operation ends: the transport may be destroyed after the last one.
+  // No operation ends until the transport is closed, since it may be destroyed after the last one.
   closing = true;
-  // Before the last operation ends: then the owner may be gone.
+  // This comes before the last operation ends, since the owner may be gone then.
   if (options.on_failure) {
     actions->push_back(
         [self = shared_from_this(), error = failure] { self->options.on_failure(error); });

@@ -65,7 +65,8 @@ TEST_F(PsSessionPushTest, ARefusalThatLastsIsSaidOnceAndWhenItIsOver) {
   session.StartPush(std::move(work), [&](absl::Status status) { result = std::move(status); });
   ASSERT_TRUE(session.ReleaseWave(Step(0), 0).ok());
   ASSERT_EQ(transport_.pushes.size(), 2u);
-  transport_.AnswerPush(absl::ResourceExhaustedError("the disk is full"));  // Of server 0.
+  transport_.AnswerPush(
+      absl::ResourceExhaustedError("the disk is full"));  // The calls of server 0.
   transport_.AnswerPush(Accepted(0));
   EXPECT_TRUE(lines.empty());  // It may be busy for a moment.
   const int64_t start_us = scheduler_.NowMicros();
@@ -131,7 +132,7 @@ TEST_F(PsSessionPushTest, AGradientThatIsNotFiniteIsNeverSent) {
   EXPECT_TRUE(transport_.pushes.empty());
 }
 
-// As on a server, where the sum of squares may overflow, too.
+// State may be infinite, as on a server, where the sum of squares may overflow, too.
 TEST_F(PsSessionPushTest, OfARowTheWeightsAreFiniteAndTheStateMayOverflow) {
   const float infinity = std::numeric_limits<float>::infinity();
   for (const size_t bad : {3, 1}) {

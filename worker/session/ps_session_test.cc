@@ -137,7 +137,7 @@ TEST_F(PsSessionTest, NotReadyIsRepeatedForever) {
     scheduler_.Advance(5'000'000);
     transport_.AnswerPull(
         wire::PullAnswer{i % 2 == 0 ? Readiness::kNotReady : Readiness::kRecovering, kNoStep});
-    if (i % 2 == 0) transport_.AnswerPull(PullReady(-1));  // Of the other server, which is probed.
+    if (i % 2 == 0) transport_.AnswerPull(PullReady(-1));  // The other server is probed.
     scheduler_.Advance(50 * Options().not_ready_delay_us);
     ASSERT_EQ(transport_.pulls.size(), 1u);
   }
@@ -186,7 +186,7 @@ TEST_F(PsSessionTest, WhoWaitsTellsTheOtherServersWhatTheyAcknowledged) {
   EXPECT_TRUE(also->has_value());
 }
 
-// As a worker does that waits for others, and not for a server.
+// A worker probes servers while it waits for other workers, and not for a server.
 TEST_F(PsSessionTest, AllServersThatAreSilentAreProbed) {
   const auto push = Push(0, {{1, 1}});
   transport_.AnswerPush(Accepted(0));
@@ -218,7 +218,7 @@ TEST_F(PsSessionTest, AServerSaysWhenAllWorkersPushesAreApplied) {
   EXPECT_EQ(transport_.pulls[0].call.step, Step(5));
   transport_.AnswerPull(wire::PullAnswer{Readiness::kNotReady, Step(3)});
   EXPECT_FALSE(applied.has_value());
-  transport_.AnswerPull(PullReady(-1));  // Of the other server, which is probed.
+  transport_.AnswerPull(PullReady(-1));  // The other server is probed.
   scheduler_.Advance(50 * Options().not_ready_delay_us);
   ASSERT_EQ(transport_.pulls.size(), 1u);
   EXPECT_FALSE(applied.has_value());
@@ -257,7 +257,7 @@ TEST_F(PsSessionTest, SaysWhatItWaitsFor) {
   Push(0, {{1, 1}, {1, 1}}, /*release=*/false);
   ASSERT_TRUE(session_.ReleaseWave(Step(0), 0).ok());
   EXPECT_TRUE(session_.waits(1).empty());
-  transport_.AnswerPull(PullReady(4));  // Of server 0.
+  transport_.AnswerPull(PullReady(4));  // From server 0.
   scheduler_.Advance(kSecond);
   std::vector<SessionWait> waits = session_.waits(kSecond);
   ASSERT_EQ(waits.size(), 1u);  // The push waits for this worker.

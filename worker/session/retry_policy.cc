@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kServerLossPayload[] = "thermocline/server-loss";
 
-// An attempt shortly before the worker gives up gets at least so long.
+// An attempt shortly before the worker gives up gets at least this long.
 constexpr int64_t kGraceMicros = 100'000;
 
 bool IsSilence(const absl::Status& error) {
@@ -54,7 +54,7 @@ int64_t RetryPolicy::SilentMicros(int64_t now_us, int64_t last_answer_us,
   return now_us - std::max(state.first_sent_us, last_answer_us);
 }
 
-// Between half and all of min_backoff * 2^failures.
+// Returns a time between half and all of min_backoff * 2^failures.
 int64_t RetryPolicy::Backoff(int failures) {
   const int64_t full_us =
       std::min(options_.min_backoff_us << std::min(failures, 20), options_.max_backoff_us);

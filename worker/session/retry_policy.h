@@ -1,5 +1,5 @@
 // How a worker treats a server's errors: when it repeats a call, when it takes the server for lost,
-// and how an error is marked that means such a loss; and what its own end says about the job.
+// and how it marks an error that means such a loss. Also the exit code with which it ends.
 #ifndef THERMOCLINE_WORKER_SESSION_RETRY_POLICY_H_
 #define THERMOCLINE_WORKER_SESSION_RETRY_POLICY_H_
 
@@ -11,7 +11,7 @@ namespace thermocline {
 
 struct RetryOptions {
   int64_t rpc_deadline_us = 0;
-  int64_t give_up_us = 0;  // Without any answer from a server.
+  int64_t give_up_us = 0;  // A server that has not answered for this long is lost.
   int64_t min_backoff_us = 0;
   int64_t max_backoff_us = 0;
   int64_t not_ready_delay_us = 0;
@@ -22,8 +22,8 @@ struct RetryOptions {
 struct RetryState {
   bool sent = false;
   int64_t first_sent_us = 0;
-  int failures = 0;   // In a row.
-  int not_ready = 0;  // In a row.
+  int failures = 0;   // Errors in a row.
+  int not_ready = 0;  // Answers in a row that the server is not ready.
 };
 
 // Not thread-safe.
@@ -32,24 +32,25 @@ class RetryPolicy {
   explicit RetryPolicy(const RetryOptions& options)
       : options_(options), jitter_(options.jitter_seed) {}
 
-  // Notes that the call is sent and returns its deadline: never longer than the time left until the
-  // worker gives up (but for a short grace). `last_answer_us`: when the server last answered
-  // anything.
+  // Notes that the call is sent and returns its deadline, which is never longer than the time left
+  // until the worker gives up (but for a short grace).
+  //   last_answer_us: when the server last answered any call
   int64_t BeginAttempt(int64_t now_us, int64_t last_answer_us, RetryState* state) const;
 
-  // What follows an error. Unavailable and DeadlineExceeded are repeated until the server was
-  // silent for too long. ResourceExhausted is repeated always: a server without room is busy, not
-  // broken, and a request that can never have room gets another error. A job that waits too long
-  // for it has stalled, which its launcher sees.
+  // What to do after an error. After kUnavailable and kDeadlineExceeded a call is repeated until
+  // the server was silent for too long. After kResourceExhausted it is repeated always: a server
+  // without room is busy, not broken, and a request that can never have room gets another error. If
+  // a job waits too long for room, its launcher sees that it has stalled.
   struct Decision {
     bool repeat = false;
     int64_t delay_us = 0;
   };
   Decision AfterError(const absl::Status& error, int64_t now_us, int64_t last_answer_us,
                       RetryState* state);
-  // How long to wait after an answer that said NOT_READY or RECOVERING; spends no retry budget.
+  // Returns how long to wait after the answer NOT_READY or RECOVERING, which is no failure.
   int64_t DelayAfterNotReady(RetryState* state) const;
-  // The same after an answer that said READY but must be asked for again.
+  // Returns how long to wait after all chunks of a push were answered, but the push was not
+  // accepted.
   int64_t DelayAfterUnaccepted(RetryState* state);
 
  private:
@@ -60,13 +61,15 @@ class RetryPolicy {
   uint64_t jitter_;
 };
 
-// Marks an error that says that a server, or its push log, was lost: the worker did nothing wrong,
-// and may succeed where the servers go back to a checkpoint. The mark is a payload of the status.
+// Marks an error that means that a server, or its push log, was lost. The worker did nothing wrong,
+// and may succeed once the servers have gone back to a checkpoint. The mark is a payload of the
+// status.
 absl::Status MarkServerLoss(absl::Status error);
 bool IsServerLoss(const absl::Status& status);
 
-// With what a worker ends that ends so (common/base/process_limits.h). kUnavailable and
-// kDeadlineExceeded without the mark: trouble with its data, or no word from the launcher.
+// Returns the exit code of a worker that ends with `status` (common/base/process_limits.h).
+// kUnavailable and kDeadlineExceeded without the mark mean trouble with its data, or that the
+// launcher has not answered.
 int ExitCodeOf(const absl::Status& status);
 
 }  // namespace thermocline

@@ -26,11 +26,11 @@ enum class CallPhase { kWaiting, kInFlight, kBackingOff, kAnswered };
 // A pull or a push from its begin until its `done`.
 struct Operation {
   uint64_t id = 0;
-  Step step;                    // In messages.
+  Step step;                    // The step that messages name.
   size_t in_flight = 0;         // Calls and checks that borrow buffers.
-  bool complete = false;        // Every answer has come.
-  std::vector<size_t> awaited;  // [num_servers] Unanswered calls; of a push empty.
-  int64_t since_us = 0;         // It waits for servers alone; of a push: all its values are there.
+  bool complete = false;        // Whether every answer has come.
+  std::vector<size_t> awaited;  // [num_servers] A pull's unanswered calls; empty for a push.
+  int64_t since_us = 0;         // Since when it waits for servers only; a push has all its values.
   std::function<void(absl::Status)> finish;
 };
 
@@ -43,16 +43,16 @@ struct PullOperation : Operation {
     RetryState retry;
   };
   struct ToServer {
-    bool is_read = false;        // Some of the calls go to it.
-    std::deque<size_t> waiting;  // Those in phase kWaiting, in the order in which they are sent.
+    bool is_read = false;        // Whether some of the calls go to this server.
+    std::deque<size_t> waiting;  // Calls in phase kWaiting, in the order in which they are sent.
     int in_flight = 0;
   };
   std::vector<Call> calls;
   std::vector<ToServer> to;  // [num_servers]
   size_t unanswered = 0;
-  Step needs_through;     // Every worker's pushes up to here must be in the rows.
-  Step complete_through;  // They are up to here, in all answers so far.
-  // Of a count of rows: the tables that are due, and their rows in all answers so far.
+  Step needs_through;     // Every worker's pushes up to this step must be in the rows.
+  Step complete_through;  // In all answers so far they are in the rows up to this step.
+  // For a count of rows: the tables that are due, and their rows in all answers so far.
   std::map<TableId, RowsByGroup> row_counts;
 };
 
@@ -66,57 +66,58 @@ struct PushOperation : Operation {
   };
   struct ToServer {
     std::vector<Chunk> chunks;  // By wave.
-    // Those in phase kWaiting of released waves, in the order in which they are sent.
+    // Chunks of released waves in phase kWaiting, in the order in which they are sent.
     std::deque<size_t> waiting;
     int in_flight = 0;
-    size_t sent = 0;  // Chunks, once or more often.
+    size_t sent = 0;  // How many chunks were sent, once or more often.
     size_t answered = 0;
     bool acknowledged = false;
-    // Of rounds in which all chunks were answered and the push was not accepted.
+    // Counts rounds in which all chunks were answered and the push was not accepted.
     RetryState rounds;
   };
   struct Wave {
     bool is_lent = false;    // PushWork::lent
-    bool released = false;   // its values are ready
-    bool is_wanted = false;  // to be released again
-    size_t unanswered = 0;   // chunks
-    size_t in_flight = 0;    // calls and checks that borrow its values
+    bool released = false;   // Whether its values are ready.
+    bool is_wanted = false;  // Whether it is to be released again.
+    size_t unanswered = 0;   // Its chunks that are not answered.
+    size_t in_flight = 0;    // Calls and checks that borrow its values.
   };
-  // The last wave, of which every server gets a chunk, waits for all the others: no server accepts
-  // the push before all of it is checked, whatever the order of the releases. REQUIRES: `wave` was
-  // not released before, or is wanted.
+  // Makes a wave's chunks ready to be sent. The last wave, of which every server gets a chunk,
+  // waits for all other waves, so that no server accepts the push before all of it is checked,
+  // whatever the order of the releases. REQUIRES: `wave` was not released before, or is wanted.
   void Release(size_t wave);
-  // The last wave waits for this, too, where the push has row limits: a count of all rows comes
-  // before it. REQUIRES: unreleased was raised for it.
+  // Sets the push's row limits, which follow from a count of all rows. The last wave waits for
+  // this, too. REQUIRES: unreleased was raised for it.
   void ReleaseWithLimits(const std::vector<wire::RowLimit>& limits);
 
   std::vector<ToServer> to;  // [num_servers]
   std::vector<Wave> waves;
-  size_t unreleased = 0;      // Waves that were never released, and row limits.
-  size_t unacknowledged = 0;  // Servers.
+  size_t unreleased = 0;      // Waves that were never released; one more for row limits.
+  size_t unacknowledged = 0;  // How many servers have not acknowledged the push.
   std::function<void(size_t wave)> on_returned, on_wanted;
 
  private:
   void QueueLastWave();
 };
 
-// Makes operations from work. Thread-safe: it is fixed at construction.
+// Makes operations from work. Immutable, and so thread-safe.
 class SessionCalls {
  public:
-  // `options` outlives the object.
+  // `options` must outlive this object.
   explicit SessionCalls(const PsSessionOptions& options);
 
   std::shared_ptr<PullOperation> NewPull(const PullWork& work) const;
   std::shared_ptr<PushOperation> NewPush(const PushWork& work) const;
-  // Asks every server for its rows before `step`. Null: there is no table, or not this worker's,
-  // whose row limit the push of that step must have.
+  // Makes a count of all servers' rows before `step`. Returns null if the push of that step needs
+  // no row limits, or if they are not this worker's task.
   std::shared_ptr<PullOperation> NewCount(Step step) const;
-  // Adds what a server answered. Errors: kInternal (other tables than are due).
+  // Adds a server's answer to a count. Errors: kInternal (it has other tables than are due).
   absl::Status AddCounts(const wire::PullAnswer& answer, PullOperation* count) const;
-  // What follows from the counts of all servers.
+  // Returns the row limits that follow from the counts of all servers.
   std::vector<wire::RowLimit> LimitsOf(const PullOperation& count) const;
 
-  // kInvalidArgument where the servers would refuse a value of the wave; names table and key.
+  // Checks the wave's values. Errors: kInvalidArgument (servers would refuse a value; names table
+  // and key).
   absl::Status CheckFinite(const PushOperation& push, size_t wave) const;
 
  private:

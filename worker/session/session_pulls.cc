@@ -68,9 +68,9 @@ absl::Status PsSession::Impl::CheckComplete(const PullOperation& pull,
       pull.needs_through.value()));
 }
 
-// Sends its `acked_through` to every server that the pull does not read from: the pull may wait for
-// a push that such a server acknowledged and has lost, and that server then answers DATA_LOSS. A
-// probe is not repeated; the pull's next NOT_READY sends another.
+// Sends its acked_through to every server that the pull does not read from. The pull may wait for a
+// push that such a server has acknowledged and lost; that server then answers DATA_LOSS. A probe is
+// not repeated; the pull's next NOT_READY sends another.
 void PsSession::Impl::Probe(const std::shared_ptr<PullOperation>& pull, Actions* actions) {
   if (!failure.ok()) return;
   for (uint32_t server = 0; server < options.num_servers; ++server) {

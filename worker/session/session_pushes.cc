@@ -70,10 +70,10 @@ absl::Status PsSession::Impl::ReleaseWave(Step step, size_t wave, bool again) {
     CHECK_LT(wave, push->waves.size());
     CHECK(!push->waves[wave].released);
     CHECK_EQ(push->waves[wave].is_wanted, again);
-    ++push->in_flight;  // Borrows the values.
+    ++push->in_flight;  // The check below borrows the values.
     ++push->waves[wave].in_flight;
   }
-  // Needs no mutex: no chunk of this wave is sent yet, so no other thread reads its values.
+  // This needs no mutex: no chunk of this wave is sent yet, so no other thread reads its values.
   const absl::Status finite = calls.CheckFinite(*push, wave);
   absl::Status result;
   Actions actions;
@@ -98,7 +98,7 @@ absl::Status PsSession::Impl::ReleaseWave(Step step, size_t wave, bool again) {
   return result;
 }
 
-// The server has the chunk, or it will not be sent again.
+// Notes that the server has the chunk, or that it will not be sent again.
 void PsSession::Impl::TakeAnswered(const std::shared_ptr<PushOperation>& push,
                                    PushOperation::Chunk* chunk, Actions* actions) {
   if (chunk->phase == CallPhase::kAnswered) return;
@@ -222,8 +222,8 @@ void PsSession::Impl::RepeatChunk(const std::shared_ptr<PushOperation>& push, ui
       actions);
 }
 
-// Every chunk was answered and yet the push was not accepted: the server forgot some (it was
-// restarted).
+// Every chunk was answered, and yet the push was not accepted: the server was restarted, and has
+// lost some of them.
 void PsSession::Impl::RepeatPush(const std::shared_ptr<PushOperation>& push, uint32_t server,
                                  Actions* actions) {
   PushOperation::ToServer& to = push->to[server];

@@ -1,6 +1,6 @@
-// A session's state, and the transitions that answers and timers cause (docs/architecture.md, "The
-// worker's session"). Pulls live in
-// session_pulls.cc, pushes in session_pushes.cc, what both need in ps_session.cc.
+// A session's state, and the transitions that answers and timers cause (docs/machines.md, "The
+// worker's session"). Pulls are in session_pulls.cc, pushes in session_pushes.cc, and what both
+// need in ps_session.cc.
 #ifndef THERMOCLINE_WORKER_SESSION_SESSION_STATE_H_
 #define THERMOCLINE_WORKER_SESSION_SESSION_STATE_H_
 
@@ -28,14 +28,15 @@
 
 namespace thermocline {
 
-// What is decided under the mutex and done after it is released: sends, timers, callbacks.
+// Sends, timers and callbacks that are decided under the mutex and carried out after it is
+// released.
 using Actions = std::vector<std::function<void()>>;
 void RunActions(Actions* actions);
 
 struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   Impl(const PsSessionOptions& session_options, Transport* a_transport, Scheduler* a_scheduler);
 
-  // Pulls.
+  // ---- Pulls.
   void Pull(PullWork work, PullDone done);
   absl::Status CheckComplete(const PullOperation& pull, const PullOperation::Call& call,
                              Step complete_through) const;
@@ -48,7 +49,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   void OnPullAnswer(const std::shared_ptr<PullOperation>& pull, size_t index,
                     const absl::StatusOr<wire::PullAnswer>& answer);
 
-  // Pushes.
+  // ---- Pushes.
   void StartPush(PushWork work, PushDone done);
   absl::Status ReleaseWave(Step step, size_t wave, bool again);
   void OnRowsCounted(const std::shared_ptr<PushOperation>& push, const PullOperation& count);
@@ -69,15 +70,15 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   void RepeatPush(const std::shared_ptr<PushOperation>& push, uint32_t server, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
-  // Both.
+  // ---- What both need.
   wire::Header HeaderFor(uint32_t server) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   int64_t BeginAttempt(uint32_t server, RetryState* retry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Notes that a call returned: OK, or its error. A refusal for lack of room is an answer.
+  // Notes that a call has returned, with OK or its error. A refusal for lack of room is an answer.
   void NoteAnswer(uint32_t server, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   bool OnError(const Operation& operation, const char* what, uint32_t server,
                const absl::Status& error, RetryState* retry, int64_t* delay_us, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // A server refuses a `what` ("push") for lack of room, or has taken one.
+  // These note that a server has refused a `what` ("push") for lack of room, or has taken one.
   void NoteRefusal(const char* what, uint32_t server, const absl::Status& error, Actions* actions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void NoteTaken(const char* what, uint32_t server, Actions* actions)
@@ -94,17 +95,18 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   void CloseTransport();
   bool NothingInFlight() const ABSL_SHARED_LOCKS_REQUIRED(mutex) { return in_flight == 0; }
 
-  // What a session knows of one server.
+  // What a session knows about one server.
   struct Server {
     int64_t last_answer_us = INT64_MIN / 2;
-    absl::Status error;  // Of the last call that returned.
+    absl::Status error;  // The status of the last call that returned.
     Step acked_through = kNoStep;
     // The kind of call that it refuses for lack of room, until it takes one; "": none.
     absl::string_view refuses;
     int64_t refuses_since_us = 0;
-    bool refusal_is_said = false;
-    bool is_being_probed = false;  // By a pull without keys that carries acked_through.
-    // Pushes it hasn't acknowledged, in step order; only the first one is sent.
+    bool refusal_is_said = false;  // Whether on_notice has a line about it.
+    bool is_being_probed =
+        false;  // A pull without keys, which carries acked_through, is under way.
+    // Pushes that it hasn't acknowledged, by step; only the first one is sent.
     std::deque<std::shared_ptr<PushOperation>> pushes;
   };
 
@@ -116,7 +118,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
   mutable absl::Mutex mutex;
   RetryPolicy policy ABSL_GUARDED_BY(mutex);
   absl::Status failure ABSL_GUARDED_BY(mutex);
-  // The session has failed, and the transport is still open.
+  // Whether the session has failed while the transport is still open.
   bool closing ABSL_GUARDED_BY(mutex) = false;
   std::vector<Server> servers ABSL_GUARDED_BY(mutex);  // [num_servers]
   std::map<uint64_t, std::shared_ptr<Operation>> operations ABSL_GUARDED_BY(mutex);  // by id

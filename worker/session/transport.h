@@ -1,6 +1,6 @@
-// How a worker's requests reach the servers: gRPC in the program (grpc_transport.h), a seeded
-// network in the simulation. One call is one message; the split of a step's work into calls is
-// here, retries are the session's (ps_session.h).
+// Carries a worker's requests to the servers: by gRPC in the program (grpc_transport.h), by a
+// seeded network in the simulation. One call is one message. The functions that split a step's work
+// into calls are here; the session repeats calls (ps_session.h).
 #ifndef THERMOCLINE_WORKER_SESSION_TRANSPORT_H_
 #define THERMOCLINE_WORKER_SESSION_TRANSPORT_H_
 
@@ -21,7 +21,7 @@ namespace thermocline {
 struct PullSlice {
   TableId table;
   absl::Span<const Key> keys;  // [n]
-  absl::Span<float> rows;  // [n, dim] or [n, row_floats], written before `done` runs with kReady
+  absl::Span<float> rows;  // [n, dim] or [n, row_floats]; written before `done` runs with kReady.
 };
 
 struct PullCall {
@@ -30,8 +30,8 @@ struct PullCall {
   Step step;
   uint32_t staleness_steps = 0;
   Step after_step = kNoStep;
-  bool with_state = false;  // Rows are weights and the optimizer state.
-  bool count_rows = false;  // The answer has row_counts.
+  bool with_state = false;  // Whether rows are weights and the optimizer state.
+  bool count_rows = false;  // Whether the answer is to have row_counts.
   std::vector<PullSlice> tables;
 };
 
@@ -42,10 +42,10 @@ struct PushCall {
   uint32_t num_chunks = 1;
   float learning_rate = 0;
   std::vector<wire::PushSlice> tables;
-  std::vector<wire::RowLimit> row_limits;  // In the last chunk.
+  std::vector<wire::RowLimit> row_limits;  // Only in the last chunk.
 };
 
-// Keys of all tables of a call.
+// Counts the keys of all tables of a call.
 template <typename Call>
 size_t NumKeys(const Call& call) {
   size_t keys = 0;
@@ -58,35 +58,35 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Both return at once; `done` runs exactly once, on any thread, maybe before they return. The
-  // spans of `call` stay valid until then. `deadline_us`: from now; past it the answer is
-  // kDeadlineExceeded.
+  // Both return at once. `done` runs exactly once, on any thread, maybe before they return. The
+  // spans of `call` must stay valid until then.
+  //   deadline_us: from now; after it the answer is kDeadlineExceeded
   virtual void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
                     std::function<void(absl::StatusOr<wire::PullAnswer>)> done) = 0;
   virtual void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
                     std::function<void(absl::StatusOr<wire::PushAnswer>)> done) = 0;
 
-  // Ends every call, under way or later, with kCancelled as soon as possible: the session has
+  // Ends every call, under way or later, with kCancelled as soon as possible, since the session has
   // failed and needs no answers. Returns at once. A transport that several sessions share does
   // nothing.
   virtual void Close() = 0;
 };
 
-// The most bytes of a message beside keys, counts and values: once, with the longest job id, and
-// for each of its slices (tags, lengths, table, kind). chunk_split_test.cc compares both with the
-// codec.
+// The most bytes that a message has beside keys, counts and values: once (with the longest job id),
+// and for each of its slices (tags, lengths, table, kind). chunk_split_test.cc compares both with
+// the codec.
 inline constexpr size_t kMaxHeaderBytes = 384;
 inline constexpr size_t kMaxSliceHeaderBytes = 32;
 
-// Floats in one row or gradient of a slice.
+// Returns the number of floats in one row or gradient of a slice.
 template <typename Slice>
 using WidthOf = absl::FunctionRef<size_t(const Slice&)>;
 
-// Splits the work for one server into calls of at most `max_message_bytes` on the wire, in the
-// order of the keys: few, and of about equal size. Only a call of a single key may be larger.
-// Slices without keys vanish; without any key the result is empty.
+// Split the work for one server into few calls of about equal size, at most `max_message_bytes`
+// each on the wire, in the order of the keys. Only a call with a single key may be larger. Slices
+// without keys are dropped; without any key the result is empty.
 //
-// A pull's keys and rows count together, although they travel in two messages: both keep the limit.
+// A pull's keys and rows count together, although they are in two messages: so both keep the limit.
 std::vector<std::vector<PullSlice>> SplitPull(absl::Span<const PullSlice> slices,
                                               size_t max_message_bytes,
                                               WidthOf<PullSlice> width_of);

@@ -1,4 +1,4 @@
-// For tests: a session of a worker with two servers, whose answers the test gives.
+// A session of a worker with two servers for tests, which give the servers' answers.
 #ifndef THERMOCLINE_WORKER_SESSION_TESTING_FAKE_TRANSPORT_H_
 #define THERMOCLINE_WORKER_SESSION_TESTING_FAKE_TRANSPORT_H_
 
@@ -75,7 +75,7 @@ class PsSessionTest : public ::testing::Test {
   std::shared_ptr<std::optional<absl::Status>> Push(int64_t step,
                                                     const std::vector<std::vector<size_t>>& waves,
                                                     bool release = true);
-  // The same, of which the waves before the last are lent; not released.
+  // The same, but the waves before the last are lent, and none is released.
   std::shared_ptr<std::optional<absl::Status>> LendingPush(
       int64_t step, const std::vector<std::vector<size_t>>& waves);
   PushWork WorkOf(int64_t step, const std::vector<std::vector<size_t>>& waves) const;
@@ -87,7 +87,8 @@ class PsSessionTest : public ::testing::Test {
   std::vector<uint32_t> counts_ = std::vector<uint32_t>(12, 1);
   std::vector<float> rows_ = std::vector<float>(24, 0.5f);
   Step pulled_through_;
-  std::vector<size_t> returned_, wanted_;  // lent waves, as on_returned and on_wanted named them
+  std::vector<size_t> returned_,
+      wanted_;  // The waves that on_returned and on_wanted were called for.
   VirtualScheduler scheduler_;
   FakeTransport transport_;
   PsSession session_{Options(), &transport_, &scheduler_};
