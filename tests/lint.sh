@@ -63,6 +63,11 @@ check_pages() {
     errors=$((errors + 1))
   }
   while read -r page; do
+    # A row of a table has to be one line.
+    if LC_ALL=C.UTF-8 grep -nE '^[^|].{120}' "$page"; then
+      echo "$page: lines of more than 120 characters"
+      errors=$((errors + 1))
+    fi
     while read -r found; do
       path=${found%%#*}
       path=${path:+$(dirname "$page")/$path}
