@@ -36,7 +36,7 @@ PHASES = ["keys", "plans", "rows", "gradients", "dense gradients", "dense weight
 
 
 def dense_bytes(bottom, top, dim, columns, dense_inputs):
-    """Of the DLRM: weights and biases, each tensor in whole blocks."""
+    """The size of the DLRM's weights and biases, each tensor in whole blocks."""
     vectors = columns + 1
     floats = 0
     for inputs, layers in ((dense_inputs, bottom + [dim]),

@@ -63,7 +63,7 @@ for batch in ${batches//,/ }; do
   modes=(cpu)
   if $has_gpu; then modes=(cpu hybrid gpu); fi
   for mode in "${modes[@]}"; do
-    # Of the whole training file once, as the arms: it prints its speed, AUC and log loss.
+    # It reads the whole training file once, as the arms do, and prints its speed, AUC and log loss.
     "$python" "$peer" "$data" --mode "$mode" --batch "$batch" | tee -a "$out/peers.txt" || failed=1
   done
   if ! $has_gpu; then echo "PyTorch, hybrid and gpu: this machine has no GPU" | tee -a "$out/peers.txt"; fi

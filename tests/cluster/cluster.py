@@ -65,7 +65,7 @@ class Cluster:
         return ['--clear', 'cluster.tls', '--set', 'cluster.tls.directory=' + folder]
 
     def digest(self, workers):
-        """Of the model that one machine trains."""
+        """The digest of the model that one machine trains."""
         if workers not in self._digests:
             run_dir = os.path.join(self.folder, 'local-%d' % workers)
             begin = time.monotonic()
@@ -160,7 +160,7 @@ class Job:
         self.wait_for(lambda: self.step() >= step, 'step %d' % step)
 
     def node_flags(self):
-        """Of an agent that no engine starts."""
+        """The flags of an agent that no engine starts."""
         folder = self.run_dir + '/certificates'
         return ['--tls-certificate=%s/node.pem' % folder, '--tls-private-key=%s/node.key' % folder,
                 '--tls-ca=%s/ca.pem' % folder]

@@ -310,7 +310,7 @@ def run_round(cluster, each, index):
                                          cluster.digest(job.workers))
         print('  passed in %.0f s' % (time.monotonic() - begin), flush=True)
         return line
-    except Exception:  # Of any kind: the round failed, and others may pass.
+    except Exception:  # Whatever it is, the round has failed, and other rounds may pass.
         traceback.print_exc(file=sys.stdout)
         print(cluster.leftovers())
         kept = os.path.join(os.environ.get('TMPDIR', '/tmp'), 'thermocline-cluster-%d-%s' % (each.seed, each.kind))

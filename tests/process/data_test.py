@@ -247,7 +247,7 @@ class DataTest(ProcessTest):
         os.truncate(path + '.gz', size)
         self.assert_told('%s.gz: gzip data is cut off at byte %d, the end of the file' % (path, size),
                          job=self.write_job(SHOP % (path + '.gz'), 'f'), name='f')
-        # As it was told.
+        # The user does what the message says.
         with open(path, 'w') as file:
             file.write('day,user,item,price,history,event\n' + '2026-11-01,u,i,1,,buy\n2026-11-21,u,i,1,,\n' * 500)
         begun = self.thermocline('train', self.run_dir + '-c.textproto', '--resume', '--run-dir', self.run_dir + '-c')

@@ -105,7 +105,7 @@ class EvaluationTest(ProcessTest):
                                            os.path.join(self.run_dir, 'best')).stdout)
         self.assertEqual([entry['name'] for entry in only['checkpoints']], [name])
 
-        # Of a job that evaluates, other data can be scored, too: all of it.
+        # A job that evaluates can also score other data: all of it.
         subprocess.run([THERMOCLINE, 'generate', self.run_dir + '.data', '--format=tsv',
                         '--rows=500', '--test-rows=0', '--shrink=1000'],
                        check=True, stdout=subprocess.DEVNULL)

@@ -178,7 +178,7 @@ class FaeTest(ProcessTest):
         change, evaluation = of_step('change')[0], of_step('eval')[0]
         self.assertGreater(change['seconds'], 0)
         self.assertGreater(evaluation['seconds'], 0)
-        self.assertNotEqual(change['logloss'], evaluation['logloss'])  # Of fewer rows.
+        self.assertNotEqual(change['logloss'], evaluation['logloss'])  # A change scores fewer rows.
         # A run that goes on there evaluates again, but does not change again.
         summary = self.resume('--resume-from', 'step-000000039')
         self.assertEqual(summary['resumed_from_step'], 40)
@@ -229,7 +229,7 @@ class FaeTest(ProcessTest):
         lines = self.skewed_lines()
         log = self.run_dir + '-data/log.csv'
         folders = [self.run_dir + '-hot-' + name for name in 'ab']
-        # Files of the same size, beginning and end are only told apart by what they make.
+        # Files of the same size, beginning and end differ only in the packs that are made of them.
         end = len(lines) // 3
         self.write_csv_job(log, lines[:end] + lines[end:-end][::-1] + lines[-end:])
         self.train('--set=calibration.directory=' + folders[1],

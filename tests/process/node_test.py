@@ -19,7 +19,7 @@ LONG = [*FLAGS, '--set=train.passes=15', '--set=checkpoint.every_steps=50']
 
 
 class NodeTest(ProcessTest):
-    summaries = {}  # Of jobs on one machine, by their flags.
+    summaries = {}  # The summaries of jobs on one machine, by their flags.
 
     def controller(self, *flags, nodes=2, listen='127.0.0.1:0', **options):
         """A launcher that listens for nodes, and its address."""

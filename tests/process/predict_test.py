@@ -80,7 +80,7 @@ def group_auc(labels, logits, weights, groups):
 
 
 def logits_of(rows):
-    """Of a csv with --logits: float32, in few digits."""
+    """The logits of a csv with --logits: float32, in few digits."""
     return list(struct.unpack('<%df' % len(rows), struct.pack('<%df' % len(rows),
                                                               *(float(row['score']) for row in rows))))
 

@@ -15,7 +15,7 @@ FLAGS = ['--servers=2', '--set', 'train.passes=10']
 class RecoveryTest(ProcessTest):
 
     def server_pid(self, launcher, index):
-        """Of the process that is there now; None between two."""
+        """The pid of the process that is there now; None between two."""
         mark = 'server-%d.port' % index
         pids = [pid for pid, command in children(launcher.pid).items()
                 if mark in command and 'thermocline-server' in command]
@@ -177,7 +177,7 @@ class RecoveryTest(ProcessTest):
         restart, = [event for event in events if event['event'] == 'server_restart']
         self.assertEqual((restart['process'], restart['reason']),
                          ('server 0', 'was killed by signal 9 (Killed)'))
-        # That of rollbacks, which is none without a policy of checkpoints, comes behind it.
+        # The limit of rollbacks, which is 0 without a checkpoint policy, comes after it.
         limit, rollbacks = [event for event in events if event['event'] == 'limit']
         self.assertEqual((rollbacks['field'], rollbacks['limit']), ('checkpoint.max_rollbacks', 0))
         self.assertEqual((limit['field'], limit['limit'], limit['reason']),

@@ -39,7 +39,7 @@ def at_once(pipe, lines):
 
 
 def slowly(pipe, lines):
-    """Those of the first STEPS steps over SCAN_S seconds, the others at once."""
+    """Writes the lines of the first STEPS steps over SCAN_S seconds, the others at once."""
     begin = time.monotonic()
     first = STEPS * BATCH
     for i, line in enumerate(lines[:first]):
@@ -92,7 +92,7 @@ class ScanTest(ProcessTest):
             job.write(JOB % (path, BATCH, STALL_S))
 
     def lines_of_phase(self, name):
-        """Those of metrics.jsonl: whether each says that the phase has ended."""
+        """For each line of the phase in metrics.jsonl, whether it says that the phase has ended."""
         with open(os.path.join(self.run_dir, 'metrics.jsonl')) as metrics:
             events = [json.loads(line) for line in metrics]
         return [event.get('ended', False) for event in events if event.get('phase') == name]

@@ -92,7 +92,7 @@ class SharedCacheTest(ProcessTest):
         self.addCleanup(shutil.rmtree, folder)
 
         def connections():
-            """Of listening workers: the lines of connected (03) sockets with a path in the folder."""
+            """Connections of listening workers: lines of connected (03) sockets with a path in the folder."""
             with open('/proc/net/unix') as file:
                 fields = [line.split() for line in file]
             return sum(len(each) > 7 and each[5] == '03' and each[7].startswith(folder)
@@ -143,7 +143,7 @@ class SharedCacheTest(ProcessTest):
             path = self.write_log('data')
             with open(path) as file:
                 lines = file.readlines()
-            # Of a batch of 256 rank 1 has the second half.
+            # Rank 1 has the second half of a batch of 256.
             lines[7 * 256 + 200] = 'no label\n'
             with open(path, 'w') as file:
                 file.writelines(lines)

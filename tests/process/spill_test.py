@@ -8,7 +8,7 @@ import unittest
 
 from harness import ProcessTest, wait_for
 
-# Of each table, on each server; the larger ones have some thousand rows.
+# Each table has this budget on each server; the larger tables have some thousand rows.
 SPILLING = '--set=default_table.storage.rocksdb.memory=64KiB'
 
 

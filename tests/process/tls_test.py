@@ -96,7 +96,7 @@ class TlsTest(ProcessTest):
             code, text = refusal(address, folder, 'reader', method)
             self.assertEqual(code, denied)
             self.assertIn('role reader may not call %s; it is for %s' % (method, role), text)
-        # Of a role that may, another error comes from behind the door.
+        # A role that may call gets an error of the method itself.
         code, _ = refusal(address, folder, 'controller', 'Configure')
         self.assertEqual(code, grpc.StatusCode.FAILED_PRECONDITION)
         # Roles are for servers and clients alike.

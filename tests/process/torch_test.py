@@ -84,7 +84,7 @@ def bag(random_, size):
 
 
 def lines(random_, count):
-    """Of Criteo's text form: 3 numbers, 3 categories."""
+    """Lines in Criteo's text form: 3 numbers, 3 categories."""
     for _ in range(count):
         numbers = [random_.choice(('', '-2', '0', '7', '123456', '2.5', '1e3')) for _ in range(3)]
         bags = [bag(random_, random_.choice((0, 1, 1, 1, 4))) for _ in range(3)]
@@ -155,7 +155,7 @@ class TorchTest(ProcessTest):
 
     def test_initial_rows_and_hashes_have_their_golden_bits(self):
         self.assertEqual(thermocline_torch.hash_text(b'85f751fd'), 0xdd945e02dcc5fabf)
-        # Those of common/math/row_init_test.cc and docs/formats.md.
+        # The bits are those of common/math/row_init_test.cc and docs/formats.md.
         rows = thermocline_torch.initial_rows(42, 7, torch.tensor([123456789]), 5, np.float32(0.01))
         self.assertEqual([hex(bits) for bits in rows[0].numpy().view('<u4')],
                          ['0x3af16e29', '0xbc16ddf0', '0xbc212f18', '0xbc032f10', '0x3c1b8e73'])
