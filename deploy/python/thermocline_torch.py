@@ -109,7 +109,9 @@ def _natural_log(x):
 
 
 def normal_quantile(p):
-    """Of a float64 array in [2^-34, 1 - 2^-34]. Wichura (1988), algorithm AS 241, PPND16."""
+    """The quantiles of the normal distribution at p, a float64 array in [2^-34, 1 - 2^-34]. Wichura (1988), algorithm
+    AS 241, PPND16.
+    """
     q = p - 0.5
     r = 0.180625 - q * q
     middle = q * _horner([3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3,
@@ -647,7 +649,7 @@ class _DescribedLog:
         stanzas = described['feature']
         self._numbers = [_NumberColumn(of, missing) for of in stanzas if 'numeric' in of]
         of_name = {of['name']: of for of in stanzas}
-        self._features = []  # Of crosses: (places of the features, buckets).
+        self._features = []  # A cross is (places of its features, buckets).
         places = {feature['name']: f for f, feature in enumerate(config['features'])}
         for feature in config['features']:
             cross = of_name[feature['name']].get('cross')
