@@ -61,7 +61,7 @@ inline constexpr absl::Duration kEnginePeriod = absl::Seconds(3);
 // Errors, where it is not: kNotFound (the engine's programs are not there), kUnavailable (it does
 // not answer; says what it says).
 absl::StatusOr<EngineState> AskEngine(const EngineJob& job);
-// Of what `scontrol show job -o` prints.
+// Reads the state from the output of `scontrol show job -o`.
 EngineState ParseSlurmState(absl::string_view text);
 
 // Gives the script to sbatch; `folder` is the submission's. Errors: kNotFound (no sbatch: names

@@ -92,7 +92,7 @@ TEST(SlurmStateTest, IsWhatScontrolSays) {
 }
 
 TEST_F(EngineTest, SlurmMayHaveTooFewHostsOrRefuse) {
-  // Of nodes, cores and MiB.
+  // The lines have nodes, cores and MiB.
   Fake("sinfo", "echo 2 4 4000; echo 1 64 4000");
   Fake("sbatch", "echo 'a warning' >&2; echo '12;here'");
   EXPECT_EQ(SubmitToSlurm("s", 3, {uint64_t{4000} << 20, 4, 0}, "").value_or(""), "12");

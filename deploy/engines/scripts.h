@@ -22,11 +22,11 @@ struct HostNeeds {
   uint32_t gpus = 0;
 };
 
-// Of a job whose processes are spread evenly over `hosts` hosts: the share of one host with the
-// most. Memory: a quarter more than planned, and some for the agent and the controller; all of it,
-// where the rows of some tables are not known. Cores: as many as the threads that the job file
-// names; all of them, where it leaves the threads of workers to the machine. GPUs: one a worker,
-// where the device is CUDA. `job` is resolved.
+// Returns the needs of the host with the most processes, if the job's processes are spread evenly
+// over `hosts` hosts. Memory: a quarter more than planned, and some for the agent and the
+// controller; all of the host's, if the rows of some tables are not known. Cores: as many as the
+// threads that the job file names; all of the host's, if it leaves the threads of workers to the
+// machine. GPUs: one for each worker, if the device is CUDA. `job` is resolved.
 HostNeeds NeedsOfHost(const Job& job, const JobPlan& plan, uint32_t hosts);
 
 // Exit code of `train --restarted`: another controller holds the run, so that how it ends is not
@@ -36,15 +36,15 @@ inline constexpr int kExitInUse = 75;
 struct Submission {
   std::string job_name;
   std::string program;                   // thermocline; where hosts have it.
-  std::string folder;                    // That relative paths of the job and of flags begin at.
-  std::vector<std::string> train_flags;  // After `train`: JOB and what changes it.
-  std::vector<std::string> node_flags;   // Further ones of the agents.
+  std::string folder;                    // Relative paths of the job and of flags begin here.
+  std::vector<std::string> train_flags;  // After `train`: JOB and the flags that change it.
+  std::vector<std::string> node_flags;   // Further flags of the agents.
   std::string run_dir;                   // Absolute; all hosts see it.
   std::string node_dir;                  // On each host's own disk; "": one of this run in /tmp.
   uint32_t hosts = 1;
-  uint32_t port = 0;      // Of the controller; 0: by the number of Slurm's job, or a free one.
-  bool resumable = true;  // The job writes checkpoints.
-  bool resumes = false;   // It goes on with a run: where there is none, it does not begin.
+  uint32_t port = 0;      // The controller's; 0: by the number of Slurm's job, or a free one.
+  bool resumable = true;  // Whether the job writes checkpoints.
+  bool resumes = false;   // Whether it only goes on with a run, and begins none.
   HostNeeds needs;
 };
 

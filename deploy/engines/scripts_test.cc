@@ -121,7 +121,7 @@ TEST(SshScriptTest, RefusesHostsThatAreNone) {
     EXPECT_EQ(code({"a", "b", strange}, ""), absl::StatusCode::kInvalidArgument) << strange;
   }
   EXPECT_EQ(code({}, ""), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code({"a", "b"}, ""), absl::StatusCode::kInvalidArgument);  // Of three.
+  EXPECT_EQ(code({"a", "b"}, ""), absl::StatusCode::kInvalidArgument);  // Three are needed.
   EXPECT_EQ(code({"a", "b", "me@a"}, ""), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code({"a", "b", "c"}, "d"), absl::StatusCode::kInvalidArgument);
 }
@@ -500,7 +500,7 @@ TEST_F(SshScriptRunTest, TheControllerMayRunOnAHost) {
 TEST_F(SshScriptRunTest, APortOfAnotherProgramIsLeftToIt) {
   const SshRequest here = {{"h1", "h2"}, ""}, there = {{"h1", "h2"}, "h2"};
   const int port = Port(here, "127.0.0.1");
-  EXPECT_EQ(Port(here, "127.0.0.1"), port);  // Of the run, as long as it is free.
+  EXPECT_EQ(Port(here, "127.0.0.1"), port);  // The run keeps its port while it is free.
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;

@@ -136,8 +136,8 @@ class ControllerStream::Call : public grpc::ClientBidiReactor<NodeReport, NodeOr
   }
 
   grpc::ClientContext context_;
-  NodeReport report_;  // That is being written.
-  NodeOrder order_;    // That is being read.
+  NodeReport report_;  // The report that is being written.
+  NodeOrder order_;    // The order that is being read.
   mutable absl::Mutex mutex_;
   std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);  // Null: the node has left.
   std::vector<NodeOrder> orders_ ABSL_GUARDED_BY(mutex_);

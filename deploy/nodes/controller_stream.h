@@ -1,4 +1,5 @@
-// A node's stream to the controller (proto/node.proto), over gRPC: opened again when it breaks.
+// A node's stream to the controller (proto/node.proto), over gRPC. When it breaks, it is opened
+// again.
 #ifndef THERMOCLINE_DEPLOY_NODES_CONTROLLER_STREAM_H_
 #define THERMOCLINE_DEPLOY_NODES_CONTROLLER_STREAM_H_
 
@@ -17,28 +18,28 @@
 
 namespace thermocline {
 
-// Not thread-safe; `wake` is called on any thread when Work has something to do. Nothing but the
-// waits that have a timeout waits for the controller, or for the network.
+// Not thread-safe. It calls `wake` on any thread when Work has something to do. Only the calls with
+// a timeout wait for the controller or for the network.
 class ControllerStream {
  public:
-  // Connects with the first Work. Errors: those of MakeChannelCredentials
+  // Connects with the first Work. Errors: MakeChannelCredentials'
   static absl::StatusOr<std::unique_ptr<ControllerStream>> Create(const std::string& address,
                                                                   const TlsFiles& tls,
                                                                   std::function<void()> wake);
-  // Waits for the end of its streams, a second where a connection hangs.
+  // Waits for the end of its streams, but no longer than a second.
   ~ControllerStream();
 
-  // Opens the stream if there is none, and another one if no order has come for `silence`. Returns
-  // the orders that came. Errors: kUnavailable and others (why a stream ended, once each; another
-  // is opened in a moment); kFailedPrecondition (the controller refuses this node for good).
+  // Opens a stream if there is none, and a new one if no order has come for `silence`. Returns the
+  // orders that have come. Errors: kFailedPrecondition (the controller refuses this node for good);
+  // kUnavailable and others (why a stream has ended, once each; the next call opens a new one).
   absl::StatusOr<std::vector<NodeOrder>> Work(absl::Duration silence);
-  // Whether a report would leave at once.
+  // Whether Write would send a report at once.
   bool CanWrite() const;
   // REQUIRES: CanWrite()
   void Write(NodeReport report);
-  // When Work is due.
+  // How long it is until Work is due.
   absl::Duration UntilNextLook() const;
-  // Waits, at most for `timeout`, until the report that was written has left.
+  // Waits, at most for `timeout`, until the last report has been sent.
   void AwaitWritten(absl::Duration timeout);
   // The same; then ends the stream.
   void Close(absl::Duration timeout);
@@ -57,8 +58,9 @@ class ControllerStream {
   const std::unique_ptr<Controller::Stub> stub_;
   const Stopwatch watch_;
   absl::Duration open_at_, heard_at_;
-  std::unique_ptr<Call> call_;               // Null: none is open.
-  std::vector<std::unique_ptr<Call>> left_;  // That were left, and may not have ended.
+  std::unique_ptr<Call> call_;  // Null: there is no stream.
+  std::vector<std::unique_ptr<Call>>
+      left_;  // Streams that are not used any more, but may not have ended.
 };
 
 }  // namespace thermocline

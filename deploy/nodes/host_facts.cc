@@ -42,7 +42,8 @@ absl::StatusOr<HostPort> ParseController(const std::string& address) {
   return ParseHostPort(address, "of a controller", /*lowest_port=*/1);
 }
 
-// Of the machine's boot: containers of one machine share it, and differ by their addresses.
+// Identifies the machine's boot. Containers of one machine have the same, but differ by their
+// addresses.
 std::string MachineId() {
   std::string id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> id;

@@ -1,4 +1,5 @@
-// What a node finds out about its own host, and about what that shares with the controller.
+// Facts that a node finds out about its own host, and about the folders that it shares with the
+// controller.
 #ifndef THERMOCLINE_DEPLOY_NODES_HOST_FACTS_H_
 #define THERMOCLINE_DEPLOY_NODES_HOST_FACTS_H_
 
@@ -17,39 +18,42 @@
 
 namespace thermocline {
 
-// Closed by default, as servers are: plain text is for loopback, unless `insecure` says otherwise.
+// Checks that a connection is allowed: plain text only on loopback, unless `insecure` is set.
 // Errors: kInvalidArgument
 absl::Status CheckMayConnect(const std::string& controller, const TlsFiles& tls, bool insecure);
 
-// The address of this machine on its way to `controller` (host:port), without a port; no packet is
-// sent. Errors: kInvalidArgument (no host:port, or no host of that name), kUnavailable (no way
-// there)
+// Returns the address, without a port, from which this machine reaches `controller` (host:port). It
+// sends no packet. Errors: kInvalidArgument (no host:port, or no host of that name), kUnavailable
+// (no route)
 absl::StatusOr<std::string> AddressTowards(const std::string& controller);
 
-// Name, address, resources and build. Errors: those of AddressTowards and DigestOfPrograms
+// Returns this host's name, address, resources and build. Errors: AddressTowards',
+// DigestOfPrograms'
 absl::StatusOr<NodeHello> MakeHello(const NodeOptions& options);
 
-// The controller's, from its run directory, with the folder of its checkpoints. The file may come
-// late: waits for it up to two seconds.
+// Loads the controller's job from its run directory, and sets the folder of its checkpoints. The
+// file may come late; it waits for it up to two seconds.
 absl::StatusOr<Job> LoadJobOf(const NodeOrder& order);
 
-// Errors: kFailedPrecondition (the controller is not that of the agent's run: names both)
+// Checks that the controller is that of the agent's run. Errors: kFailedPrecondition (it is not:
+// names both runs)
 absl::Status CheckRun(const NodeOptions& options, const NodeOrder& order);
 
-// Whether this host shares the job's run directory and that of its checkpoints with the controller.
-// Errors: kFailedPrecondition (names the host, the folder and what it lacks), those of LoadJobOf
+// Checks that this host shares the job's run directory and the folder of its checkpoints with the
+// controller. Errors: kFailedPrecondition (names the host, the folder and what it lacks),
+// LoadJobOf's
 absl::Status CheckFolders(const std::string& host, const NodeOrder& order);
 
-// Makes the folder of an agent of `user` where it is missing, for this user alone: keys lie in it,
-// and programs' files. Returns its absolute path, without symbolic links. Errors:
-// kFailedPrecondition (what is there is a link or a file, another user's, who is named, or a folder
-// that others may write to), kUnavailable
+// Makes the folder of an agent of `user`, if it is missing, so that only this user may enter it: it
+// has keys and files of processes. Returns its absolute path, without symbolic links. Errors:
+// kFailedPrecondition (there is a link or a file, a folder of another user, who is named, or a
+// folder that others may write to), kUnavailable
 absl::StatusOr<std::string> MakeOwnFolder(const std::string& dir, uid_t user);
 
-// Kills the processes that an agent started whose folder was `dir`, by `kill`, and waits for their
-// end. They die with their agent; this is for one that could not. Processes of agents whose folders
-// lie in `dir` are theirs. Errors: kUnavailable (one is still there after `patience`; names it)
-// REQUIRES: no other agent uses `dir`, an absolute path.
+// Kills the processes, by `kill`, that an earlier agent with the folder `dir` has left running, and
+// waits for their end. (Processes normally die with their agent.) It leaves those of agents whose
+// folders are in `dir`. Errors: kUnavailable (a process is still there after `patience`; names it)
+// REQUIRES: `dir` is an absolute path, and no other agent uses it.
 absl::Status EndLeftovers(const std::string& dir, absl::Duration patience,
                           absl::FunctionRef<int(pid_t, int)> kill = ::kill);
 

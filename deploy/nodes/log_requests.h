@@ -1,4 +1,4 @@
-// Requests for the logs of processes on this host, and their answers.
+// Answers requests for the logs of processes on this host.
 #ifndef THERMOCLINE_DEPLOY_NODES_LOG_REQUESTS_H_
 #define THERMOCLINE_DEPLOY_NODES_LOG_REQUESTS_H_
 
@@ -13,26 +13,27 @@
 
 namespace thermocline {
 
-// A request for the last lines is answered at once. One that goes on from an answer waits until
-// there are lines behind it, for a few seconds at most. Not thread-safe.
+// A request for the last lines is answered at once. A request that goes on from an answer waits
+// until there are further lines, for a few seconds at most. Not thread-safe.
 class LogRequests {
  public:
   // `directory`, where the logs are, must outlive it.
   LogRequests(std::string host, const RunDirectory& directory)
       : host_(std::move(host)), directory_(directory) {}
 
-  // Takes all that the controller asks for; what was taken before goes on, and what it does not ask
-  // for any more is dropped. Times never go back.
+  // Takes all requests that the controller has now. Requests that were taken before go on; those
+  // that are missing are dropped. Times never go back.
   void Take(absl::Duration now, const google::protobuf::RepeatedPtrField<LogRequest>& asked);
-  // The answers that are due. `is_over`: no line comes any more; all are.
+  // Returns the answers that are due.
+  //   is_over: no further line will come, so all answers are due
   std::vector<LogLines> Answer(absl::Duration now, bool is_over);
-  // When Answer is due.
+  // How long it is until Answer is due.
   absl::Duration UntilNextLook() const;
 
  private:
   struct Waiting {
     LogRequest request;
-    absl::Duration until;  // Then it is answered without lines.
+    absl::Duration until;  // At this time it is answered, even without lines.
   };
 
   void Add(absl::Duration now, const LogRequest& request);
@@ -40,7 +41,7 @@ class LogRequests {
 
   const std::string host_;
   const RunDirectory& directory_;
-  std::set<uint64_t> taken_;  // By id, of those that are asked for.
+  std::set<uint64_t> taken_;  // The ids of the controller's requests that were taken.
   std::vector<Waiting> waiting_;
 };
 

@@ -27,7 +27,7 @@ class LogRequestsTest : public testing::Test {
   void Write(const std::string& text) {
     std::ofstream(folder_ + "/server-0.log", std::ios::app) << text;
   }
-  // Of server 0; `host`: where it goes on.
+  // Takes a request for the log of server 0, which goes on at `offset` on `host`.
   void Take(uint64_t id, const std::string& host, uint64_t offset) {
     LogRequest request;
     request.set_id(id);

@@ -8,9 +8,9 @@
 namespace thermocline {
 namespace {
 
-// Of one report; more comes with the next.
+// One report has at most so many bytes of metrics and of logs; the rest comes with the next.
 constexpr size_t kMostMetricsBytes = 1 << 20;
-constexpr size_t kMostLogBytes = 1 << 20;  // Of one report; the others come with the next.
+constexpr size_t kMostLogBytes = 1 << 20;
 // Heartbeats whose answers may still come.
 constexpr size_t kMostHeartbeats = 1000;
 

@@ -1,5 +1,5 @@
-// What a node decides: which processes it starts and stops, and until when it may have any. Pure:
-// no thread, clock, socket or file. deploy/nodes/node.cc carries out what it wants done.
+// A node's decisions: which processes it starts and stops, and until when it may have any. It has
+// no thread, clock, socket or file; deploy/nodes/node.cc carries out its actions.
 #ifndef THERMOCLINE_DEPLOY_NODES_NODE_AGENT_H_
 #define THERMOCLINE_DEPLOY_NODES_NODE_AGENT_H_
 
@@ -19,22 +19,25 @@
 
 namespace thermocline {
 
-// What a node agent wants done, in order.
+// The actions of a node agent, which are carried out in order.
 namespace node_action {
 
-// Another generation begins, and no process of an earlier one is left: what those wrote here goes.
+// Removes the files of earlier generations: a new one begins, and no process of an earlier one is
+// left.
 struct Prepare {
   NodeOrder order;
 };
-// Answers: OnServes, OnMetrics, OnEnd; or OnNeedsCertificate, and it comes again with one.
+// Starts a process. OnServes, OnMetrics and OnEnd follow; or OnNeedsCertificate, after which
+// another Start comes with the certificate.
 struct Start {
   WantedProcess process;
 };
-// The process runs, and has a newer certificate.
+// Gives a running process a newer certificate.
 struct Renew {
   WantedProcess process;
 };
-struct Signal {  // To end, or SIGKILL: it has no time left.
+// Asks a process to end, or kills it if it has no time left.
+struct Signal {
   NodeProcess id;
   bool kill = false;
 };
@@ -44,19 +47,19 @@ struct Signal {  // To end, or SIGKILL: it has no time left.
 using NodeAction =
     std::variant<node_action::Prepare, node_action::Start, node_action::Renew, node_action::Signal>;
 
-// The lease: a node may have processes until `lease_ms` after it *sent* the newest heartbeat that
-// the controller has answered. Then it ends all of them and registers anew, with another nonce.
-// What arrives at the node alone never renews it.
+// A node has a lease: it may have processes until `lease_ms` after it *sent* the newest heartbeat
+// that the controller has answered. Then it ends all of them and registers anew, with another
+// nonce. The time at which an order arrives never counts.
 //
-// Orders of another nonce, another job (as long as there is a lease), a lower generation or a lower
-// number are dropped, so lost, doubled and late messages harm nothing. An incarnation is started at
+// Orders of another nonce, another job (while there is a lease), a lower generation or a lower
+// number are dropped, so lost, doubled and late messages do no harm. An incarnation is started at
 // most once. No process starts while one of an earlier generation is left. Not thread-safe.
 class NodeAgent {
  public:
-  // `make_nonce`: another number at each call.
+  // `make_nonce` returns a new number at each call.
   NodeAgent(NodeHello hello, std::function<uint64_t()> make_nonce);
 
-  // Times never go back. Each call may want actions.
+  // Times never go back. After each call the caller carries out TakeActions().
   void OnOrder(absl::Duration now, const NodeOrder& order);
   // The process can't start without a certificate for the key of `request` (PEM).
   void OnNeedsCertificate(const NodeProcess& id, const std::string& request);
@@ -66,31 +69,31 @@ class NodeAgent {
   void OnLog(const LogLines& lines) { logs_.push_back(lines); }
   // This host can't be part of the job.
   void OnUnfit(const std::string& why) { unfit_ = why; }
-  // What is due.
+  // Does what is due by time.
   void OnTick(absl::Duration now);
   std::vector<NodeAction> TakeActions();
   // When OnTick is due; infinite: never.
   absl::Duration next_tick() const;
 
-  // Whether there is something to say to a controller: not while processes of a lost lease end.
+  // Whether it may report to a controller; it may not while processes of a lost lease end.
   bool MayReport() const { return !is_ending_; }
-  // REQUIRES: MayReport(); it is sent now or never.
+  // Makes a report, which is sent now or never. REQUIRES: MayReport()
   NodeReport MakeReport(absl::Duration now);
   // Whether a report would say something new.
   bool HasNews() const { return has_news_; }
 
   uint64_t nonce() const { return nonce_; }
   bool HasLease(absl::Duration now) const { return is_leased_ && now < lease_until_; }
-  absl::Duration lease() const { return lease_; }  // Its length; zero: not known.
-  bool has_ended() const { return has_ended_; }    // The job; no process is left.
+  absl::Duration lease() const { return lease_; }  // The lease's length; zero: not known.
+  bool has_ended() const { return has_ended_; }    // The job has ended, and no process is left.
   size_t running() const;
 
  private:
   using Key = std::tuple<int, uint32_t, uint64_t, uint64_t>;
   struct Process {
     ProcessReport report;
-    bool waits_for_certificate = false;  // There is no process yet.
-    std::string certificate;             // The newest that was handed on.
+    bool waits_for_certificate = false;  // It is not started before it has one.
+    std::string certificate;             // The newest one that an action had.
     bool is_asked_to_end = false, is_killed = false;
     absl::Duration kill_at = absl::InfiniteDuration();
   };
@@ -108,19 +111,20 @@ class NodeAgent {
   const std::function<uint64_t()> make_nonce_;
   uint64_t nonce_;
   bool is_leased_ = false;
-  bool is_ending_ = false;  // Without a lease, until no process is left.
+  bool is_ending_ = false;  // The lease is lost, and processes are still ending.
   bool is_job_over_ = false, has_ended_ = false;
   absl::Duration lease_, lease_until_;
   uint64_t heartbeat_ = 0;
-  std::deque<std::pair<uint64_t, absl::Duration>> sent_;  // Heartbeats and when, newest last.
-  NodeOrder order_;                                       // The last one taken.
-  uint64_t prepared_ = 0;                                 // Generation.
-  std::set<Key> started_;                                 // Of this generation.
+  std::deque<std::pair<uint64_t, absl::Duration>>
+      sent_;               // Heartbeats and their times, newest last.
+  NodeOrder order_;        // The last order taken.
+  uint64_t prepared_ = 0;  // The generation of the last Prepare.
+  std::set<Key> started_;  // Processes started in this generation.
   std::map<Key, Process> processes_;
   NodeProcess metrics_of_;
-  uint64_t metrics_begin_ = 0;  // What comes before has arrived.
+  uint64_t metrics_begin_ = 0;  // The controller has the bytes before; metrics_ begins here.
   std::string metrics_;
-  std::deque<LogLines> logs_;  // Said until the controller no longer asks.
+  std::deque<LogLines> logs_;  // Reported until the controller no longer asks.
   std::string unfit_;
   bool has_news_ = true;
   std::vector<NodeAction> actions_;

@@ -96,7 +96,7 @@ TEST_F(NodeAgentTest, OrdersAloneDoNotRenewTheLease) {
   Beat(At(0));
   Take(At(1), Order(1, {Server(0, 3)}));
   for (int s = 2; s < 20; ++s) {
-    Beat(At(s));  // That never arrives.
+    Beat(At(s));  // It never arrives.
     NodeOrder order = Order(static_cast<uint64_t>(s), {Server(0, 3)});
     order.set_heartbeat(1);
     EXPECT_THAT(Take(At(s), order), IsEmpty());

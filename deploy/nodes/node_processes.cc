@@ -17,10 +17,10 @@
 namespace thermocline {
 namespace {
 
-// Nodes end with the job: they need this long to hear of it.
+// Nodes end with the job. So long it may take until the last order has reached them.
 constexpr absl::Duration kAgentsFarewell = absl::Seconds(3);
 constexpr absl::Duration kStopPeriod = absl::Milliseconds(50);
-// Of a process; a new one comes in time.
+// The lifetime of a process's certificate. A new one comes in time.
 constexpr absl::Duration kCertificateLifetime = absl::Hours(24);
 
 NodeTable::Options TableOptions(const Job& job, const NodeProcessesOptions& options,

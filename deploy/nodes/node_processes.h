@@ -1,4 +1,4 @@
-// The processes of a job on other hosts, through the agents there.
+// Runs the processes of a job on other hosts, through the agents there.
 #ifndef THERMOCLINE_DEPLOY_NODES_NODE_PROCESSES_H_
 #define THERMOCLINE_DEPLOY_NODES_NODE_PROCESSES_H_
 
@@ -19,43 +19,45 @@
 
 namespace thermocline {
 
-// In the run directory: {"address": where the controller listens for nodes}. It may be that of a
-// controller that has ended.
+// A file of the run directory: {"address": where the controller listens for nodes}. The controller
+// may have ended.
 inline constexpr char kControllerFile[] = "controller.json";
-// Beside it: {"server 0": {"host": where it ran last, "log": the path of its log there}, ...}.
+// Another one: {"server 0": {"host": where it ran last, "log": the path of its log there}, ...}.
 inline constexpr char kPlacesFile[] = "hosts.json";
 
-// Whether a folder of certificates has the key of its authority (ca.key): then the controller signs
-// those of processes.
+// Whether a folder of certificates has the key of its authority (ca.key), so that the controller
+// signs the certificates of processes.
 bool HasAuthority(const std::string& folder);
 
 struct NodeProcessesOptions {
   std::string listen;      // host:port
-  std::string build;       // That nodes must have.
-  std::string data_index;  // As LocalProcessesOptions, on the hosts' shared file system.
+  std::string build;       // Nodes must have this build.
+  std::string data_index;  // LocalProcessesOptions::data_index, on the hosts' shared file system.
   bool eval_only = false;
-  std::function<void()> wake;                         // From any thread: TakeEvents is due.
-  std::function<void(const std::string& text)> tell;  // A line for the user, during TakeEvents.
+  // Called on any thread when TakeEvents is due.
+  std::function<void()> wake;
+  // Called with a line for the user, during TakeEvents.
+  std::function<void(const std::string& text)> tell;
 };
 
 class NodeProcesses : public Processes {
  public:
-  // Listens, and writes kControllerFile and the files by which nodes test the run directory and
-  // that of checkpoints (shared_folder.h). All references must outlive it. Errors: those of
-  // GrpcServer::Start and of writing files.
+  // Listens, and writes kControllerFile and the files by which nodes test the run directory and the
+  // folder of checkpoints (shared_folder.h). All references must outlive it. Errors:
+  // GrpcServer::Start's, those of writing files.
   static absl::StatusOr<std::unique_ptr<NodeProcesses>> Create(const Job& job,
                                                                const NodeProcessesOptions& options,
                                                                const RunDirectory& directory,
                                                                SignalWatch* signals,
                                                                Supervisor* supervisor);
-  // The nodes end.
+  // Lets the nodes end.
   ~NodeProcesses() override;
 
   void BeginGeneration(uint64_t generation,
                        std::function<void(absl::string_view data)> on_metrics) override;
   absl::Status Start(const action::StartProcess& start) override;
   std::vector<JobEvent> TakeEvents() override;
-  // How long a host that is silent may be overlooked.
+  // A silent host is noticed this late.
   absl::Duration UntilNextLook() const override { return absl::Milliseconds(500); }
   void Stop(ProcessRole role, absl::Duration grace) override;
   const std::vector<nlohmann::ordered_json>& results() const override { return results_; }
@@ -70,7 +72,7 @@ class NodeProcesses : public Processes {
   Supervisor& supervisor_;
   NodeService service_;
   std::unique_ptr<GrpcServer> server_;
-  std::vector<std::string> marked_folders_;  // By which nodes recognize them.
+  std::vector<std::string> marked_folders_;  // Folders with mark_, by which nodes recognize them.
   FolderMark mark_;
   std::function<void(absl::string_view)> on_metrics_;
   std::vector<nlohmann::ordered_json> results_;

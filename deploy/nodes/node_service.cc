@@ -81,7 +81,7 @@ class NodeService::Stream : public grpc::ServerBidiReactor<NodeReport, NodeOrder
     delete this;
   }
 
-  // Of the node's newest report.
+  // The host of the node's newest report.
   const std::string& host() const { return host_; }
   // REQUIRES: the service's mutex, which the analysis can't see here
   void MarkChanged() ABSL_NO_THREAD_SAFETY_ANALYSIS {

@@ -1,4 +1,4 @@
-// The controller's end of the streams to the nodes (proto/node.proto), over gRPC.
+// The controller's side of the streams to the nodes (proto/node.proto), over gRPC.
 #ifndef THERMOCLINE_DEPLOY_NODES_NODE_SERVICE_H_
 #define THERMOCLINE_DEPLOY_NODES_NODE_SERVICE_H_
 
@@ -18,8 +18,8 @@
 
 namespace thermocline {
 
-// Passes reports to the table and orders to the nodes; decides nothing. A stream that is slow gets
-// the newest order when it takes one again. Thread-safe.
+// Passes reports to the table and orders to the nodes; the table decides. A slow stream gets only
+// the newest order, when it can take one again. Thread-safe.
 class NodeService : public Controller::CallbackService {
  public:
   // `wake` is called on any thread when there may be something to take from the table.
@@ -27,19 +27,19 @@ class NodeService : public Controller::CallbackService {
   // REQUIRES: its server has been shut down.
   ~NodeService() override = default;
 
-  // Runs `use` with the table and sends what has changed by it.
+  // Runs `use` with the table, and sends the orders that have changed.
   template <typename Use>
   auto WithTable(Use use) {
     absl::MutexLock lock(&mutex_);
     table_.OnTick(watch_.Elapsed());
-    struct SendAfter {  // After `use`, whatever it returns.
+    struct SendAfter {  // Sends after `use`, whatever that returns.
       NodeService* service;
       ~SendAfter() ABSL_NO_THREAD_SAFETY_ANALYSIS { service->SendChanges(); }
     } after{this};
     return use(&table_);
   }
-  // Waits until all streams have ended, at most for `timeout`: nodes end theirs with the job. Then
-  // refuses logs that have been asked for, and will be.
+  // Waits until the nodes have ended their streams, as they do with the job, at most for `timeout`.
+  // Then refuses requests for logs, those that wait and later ones.
   void Close(absl::Duration timeout);
 
  private:
@@ -59,7 +59,8 @@ class NodeService : public Controller::CallbackService {
   NodeTable table_ ABSL_GUARDED_BY(mutex_);
   std::set<Stream*> streams_ ABSL_GUARDED_BY(mutex_);
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
-  // An agent may have answered another controller before.
+  // The id of the last request for a log. It begins high, since agents may still answer requests of
+  // an earlier controller.
   uint64_t last_log_ ABSL_GUARDED_BY(mutex_) =
       static_cast<uint64_t>(absl::ToUnixMicros(absl::Now()));
   std::map<uint64_t, LogAnswer> asked_logs_ ABSL_GUARDED_BY(mutex_);

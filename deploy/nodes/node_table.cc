@@ -10,9 +10,9 @@
 namespace thermocline {
 namespace {
 
-constexpr size_t kMostLogRequests = 256;  // Of a host, at a time: each order has them all.
+constexpr size_t kMostLogRequests = 256;  // At a time to one host, since each order has them all.
 
-// The program and how it speaks to us: both must be the controller's.
+// Returns the build, with the protocol's version if that differs. Both must be the controller's.
 std::string BuildOf(const NodeHello& hello) {
   if (hello.protocol_version() == kNodeProtocolVersion) return hello.build();
   return absl::StrCat(hello.build(), ", which speaks version ", hello.protocol_version(),

@@ -1,5 +1,6 @@
-// What the controller of a job knows of its hosts: which are there, what runs on each, and what is
-// to run there. Pure, as the nodes' own half (deploy/nodes/node_agent.h): no thread, clock, socket.
+// What the controller of a job knows about its hosts: which are there, what runs on each, and what
+// is to run there. Like the nodes' side (deploy/nodes/node_agent.h) it has no thread, clock or
+// socket.
 #ifndef THERMOCLINE_DEPLOY_NODES_NODE_TABLE_H_
 #define THERMOCLINE_DEPLOY_NODES_NODE_TABLE_H_
 
@@ -24,68 +25,71 @@
 
 namespace thermocline {
 
-// Of a node must be that of the controller.
+// A node's version must be the controller's.
 inline constexpr uint32_t kNodeProtocolVersion = 2;
 
 NodeProcess ToNodeProcess(const ProcessId& id);
 ProcessId FromNodeProcess(const NodeProcess& id);
 
-// A host is lost when it has given no sign for `host_timeout`, or when its node registers anew.
-// Then its processes are, too: HostLost comes first, then their ends. A node of the same name on
-// another machine, at another address or with another folder is a stranger: it waits, and is
-// refused when the host gives a sign. Where certificates are signed, an address that another
-// machine has is refused to a host that does not connect from there. Not thread-safe.
+// A host is lost when no report of it has come for `host_timeout`, or when its node registers anew.
+// Its processes are lost with it: HostLost comes first, then their ends. A node of the same name on
+// another machine, at another address or with another folder is a stranger: it has to wait, and is
+// refused when a report of the host comes. If the controller signs certificates, a host may have
+// the address of another machine only if it connects from there. Not thread-safe.
 class NodeTable {
  public:
-  // A certificate for the key of `request` (PEM), of a process of `role` at `address`.
+  // Signs a certificate for the key of `request` (PEM), for a process of `role` at `address`.
   using Signer = std::function<absl::StatusOr<std::string>(
       const std::string& request, ProcessRole role, const std::string& address)>;
   struct Options {
-    NodeOrder order;  // What all orders have: job, run directory, lease, check, data index.
+    NodeOrder
+        order;  // The fields that all orders have: job, run directory, lease, check, data index.
     std::string build;
     absl::Duration host_timeout;
     size_t num_workers = 0;
     Signer sign;                        // Null: no certificates are signed.
-    absl::Duration certificate_period;  // They are signed anew so often.
+    absl::Duration certificate_period;  // How often certificates are signed anew.
   };
 
   explicit NodeTable(Options options);
 
-  // Nothing is ordered before the first. What was wanted in the generation before is not any more.
+  // Begins a generation, in which no process is wanted yet. Before the first one no order is sent.
   void BeginGeneration(uint64_t generation);
-  // Does nothing where the host is lost: HostLost is among the events.
+  // Wants a process. Does nothing if its host is lost: HostLost is among the events then.
   void Start(const action::StartProcess& start);
-  // The processes of a role are not wanted any more.
+  // Wants the processes of a role no longer.
   void Stop(ProcessRole role, absl::Duration grace);
-  // Whether none is left on any host that is there.
+  // Whether no process of the role is left on any host that is there.
   bool AllGone(ProcessRole role) const;
-  // The job has ended; so do the nodes.
+  // Ends the job, and with it the nodes.
   void End();
 
-  // `peer`: the IP address that it came from, or the node's own name for that; "": not known.
+  // Takes a report.
+  //   peer: the IP address that it came from, or the node's own name for that; "": not known
   // Errors: kFailedPrecondition (the node is refused for good; names host and builds or addresses).
   absl::Status OnReport(absl::Duration now, const NodeReport& report, const std::string& peer = "");
   void OnTick(absl::Duration now);
-  // For the node that registered so; answers its newest report.
+  // Returns the order for the node that registered with `nonce`; it answers its newest report.
   NodeOrder OrderFor(const std::string& host, uint64_t nonce);
   bool MayOrder() const { return generation_ > 0; }
   // Hosts whose orders have changed since the call before.
   std::set<std::string> TakeChanged() { return std::exchange(changed_, {}); }
 
   std::vector<JobEvent> TakeEvents() { return std::exchange(events_, {}); }
-  // Of rank 0, that came since the call before.
+  // Returns rank 0's metrics that have come since the call before.
   std::string TakeMetrics() { return std::exchange(metrics_, {}); }
-  // By rank, of workers of this generation that ended well; nullopt: as at the call before.
+  // Returns the results of this generation's workers that ended well, by rank; nullopt: they are
+  // those of the call before.
   std::optional<std::vector<nlohmann::ordered_json>> TakeResults();
   std::vector<std::string> TakeNotices() { return std::exchange(notices_, {}); }
 
-  // Asks for lines of a process's log. `request`: its id is that of the answer. Errors: kNotFound
-  // (no such process was started), kUnavailable (its host is lost).
+  // Asks for lines of a process's log. The answer has the request's id. Errors: kNotFound (no such
+  // process was started), kUnavailable (its host is lost).
   absl::Status AskForLog(const LogRequest& request);
   // The answers that came since the call before.
   std::vector<LogLines> TakeLogs() { return std::exchange(logs_, {}); }
-  // Where each process ran last, by name: {"server 0": {"host": .., "log": path}}; nullopt: as at
-  // the call before.
+  // Returns where each process ran last, by name: {"server 0": {"host": .., "log": path}}; nullopt:
+  // it is that of the call before.
   std::optional<nlohmann::ordered_json> TakePlaces();
 
  private:
@@ -93,19 +97,19 @@ class NodeTable {
     ProcessId id;
     WantedProcess wanted;
     bool is_wanted = true, is_up = false, has_ended = false;
-    uint64_t dropped_in = 0;                            // The order that first did not want it.
-    std::string request;                                // For a certificate; "": none has come.
-    absl::Duration sign_at = absl::InfiniteDuration();  // Anew.
+    uint64_t dropped_in = 0;  // The first order that did not want it.
+    std::string request;      // Its certificate request; "": none has come.
+    absl::Duration sign_at = absl::InfiniteDuration();  // When to sign its certificate anew.
   };
   struct HostState {
     uint64_t nonce = 0;
     NodeHello hello;
-    std::string peer;  // Where its reports come from.
-    // By nonce: the host's heartbeat when the stranger came.
+    std::string peer;  // The address that its reports come from.
+    // Strangers by nonce, with the host's heartbeat when each came.
     std::map<uint64_t, uint64_t> strangers;
     absl::Duration seen_at;
     uint64_t heartbeat = 0;
-    bool is_up = false;  // Fit, and announced.
+    bool is_up = false;  // It is fit, and the job machine has the event.
     std::vector<Placed> processes;
     std::vector<LogRequest> logs;
   };
@@ -122,16 +126,16 @@ class NodeTable {
   void TakeMetricsOf(const NodeReport& report);
   void TakeEnd(const std::string& host, const ProcessReport& report, Placed* placed);
   void TakeLogsOf(const NodeReport& report, HostState* host);
-  // The host's order is another from now on.
+  // Notes that the host's order has changed.
   void Change(const std::string& host);
 
   const Options options_;
   uint64_t generation_ = 0;
-  uint64_t number_ = 0;  // Of the newest order.
+  uint64_t number_ = 0;  // The number of the newest order.
   absl::Duration grace_;
   bool has_ended_ = false;
   std::map<std::string, HostState> hosts_;
-  std::set<std::pair<std::string, uint64_t>> retired_;  // Hosts' nonces that are lost.
+  std::set<std::pair<std::string, uint64_t>> retired_;  // Hosts and nonces that are lost.
   ProcessId metrics_of_;
   uint64_t metrics_received_ = 0;
   std::string metrics_;

@@ -19,8 +19,8 @@ bool IsAtItsAddress(const NodeHello& hello, const std::string& peer) {
 
 }  // namespace
 
-// Of a host that is about to be admitted. What is signed for it lets it pass for whoever is at that
-// address, so its word is not enough.
+// Checks the address of a host that is about to be admitted. A certificate that is signed for the
+// address lets the host pass for the process there, so the host's own claim is not enough.
 absl::Status NodeTable::CheckAddress(const HostState& host) const {
   const NodeHello& hello = host.hello;
   if (IsAtItsAddress(hello, host.peer)) return absl::OkStatus();

@@ -196,7 +196,7 @@ TEST_F(NodeTableTest, AnotherAddressThanTheConnectionsIsRefused) {
   EXPECT_EQ(Register("h3", "h3.cluster", "h3.cluster"), absl::OkStatus());
   EXPECT_EQ(Register("h4", "10.0.0.1", "10.0.0.1"), absl::OkStatus()) << "two agents of a machine";
   EXPECT_EQ(table_.TakeEvents().size(), 4u);
-  // That of another host, whose machine it says to be; one that no host has; a name.
+  // It claims the address of another host, whose machine it claims to be; one of no host; a name.
   NodeReport impostor = From("h5", 7, 1, "10.0.0.1");
   impostor.mutable_hello()->set_machine("machine of h1");
   for (const auto& [report, address] :

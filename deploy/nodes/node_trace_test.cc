@@ -276,7 +276,7 @@ class Trace {
   Mail<NodeOrder> orders_;
   std::set<std::string> hosts_up_, requested_, started_, seen_up_, seen_ended_;
   bool is_stopping_ = false;
-  std::string rank_0_;  // Of this generation; "": none yet.
+  std::string rank_0_;  // Rank 0 of this generation; "": none yet.
   std::map<std::string, std::string> written_, read_;
   uint64_t lines_ = 0;
 };

@@ -43,7 +43,7 @@ class OddDisk : public PosixDisk {
 
   bool is_read_only = false, has_no_links = false, replaces_links = false, drops_renames = false;
   bool loses_answers = false;
-  std::function<void()> during_link;  // Of the first that comes.
+  std::function<void()> during_link;  // Runs during the first Link.
 };
 
 class SharedFolderTest : public testing::Test {

@@ -291,7 +291,7 @@ absl::StatusOr<int> LocalProcesses::MakeMetricsPipe() {
   }
   metrics_ended_ = false;
   supervisor_.ReadFrom(ends[0], [this, id = ++metrics_of_](absl::string_view data) {
-    if (id != metrics_of_) return;  // Of a worker of the generation before.
+    if (id != metrics_of_) return;  // The pipe of the generation before.
     metrics_ended_ = data.empty();
     if (!data.empty()) on_metrics_(data);
   });

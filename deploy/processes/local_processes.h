@@ -1,5 +1,5 @@
-// The servers and workers of a job as child processes on this machine: their commands, files and
-// pipes.
+// Runs the servers and workers of a job as child processes on this machine: their commands, files
+// and pipes.
 #ifndef THERMOCLINE_DEPLOY_PROCESSES_LOCAL_PROCESSES_H_
 #define THERMOCLINE_DEPLOY_PROCESSES_LOCAL_PROCESSES_H_
 
@@ -27,19 +27,19 @@ namespace thermocline {
 struct JobPrograms {
   std::string server;
   std::string worker;
-  std::string build;   // what checkpoints say of it
-  std::string digest;  // of the build and both programs: hosts of a job have the same
+  std::string build;   // The build that checkpoints name.
+  std::string digest;  // A digest of the build and both programs; all hosts of a job have the same.
 };
 
 // Reads both programs. Errors: kUnavailable (one can't be read; names it)
 absl::StatusOr<std::string> DigestOfPrograms(const JobPrograms& programs);
 
-// What a process shows as its certificate.
+// The role in a process's certificate.
 Role CertificateRole(ProcessRole role);
 
-// "server-0.port" for "server 0" and "port".
+// Returns "server-0.port" for "server 0" and "port".
 std::string ProcessFileName(absl::string_view name, absl::string_view extension);
-// Where the process called `name` ("server 0") has its file: ".../server-0.port" for "port".
+// The path of that file of the process called `name` ("server 0"): ".../server-0.port" for "port".
 std::string ProcessFile(const RunDirectory& directory, absl::string_view name,
                         absl::string_view extension);
 
@@ -51,18 +51,19 @@ struct LocalProcessesOptions {
   std::string job_file;    // For workers.
   std::string data_index;  // The folder of the workers' indexes of text files.
   bool eval_only = false;
-  // Where workers listen, too: the job's cluster.listen_host, which other hosts reach. False: on
-  // loopback.
+  // Whether workers, like servers, listen on the job's cluster.listen_host, which other hosts
+  // reach; false: on loopback.
   bool workers_are_reached = false;
-  // On another host than the controller: the file of the CA for processes whose certificates the
-  // controller signs, since the job's files are not there. "": all use the job's.
+  // On a host other than the controller's: the CA file of processes whose certificates the
+  // controller signs, since the job's files are not there. "": all processes use the job's files.
   std::string own_ca;
 };
 
 // Child processes on this machine.
 class LocalProcesses : public Processes {
  public:
-  // All references must outlive it. `directory`: where processes have their own files.
+  // All references must outlive it.
+  //   directory: has the processes' own files
   LocalProcesses(const Job& job, const JobPrograms& programs, const RunDirectory& directory,
                  LocalProcessesOptions options, Supervisor* supervisor);
   ~LocalProcesses() override;
@@ -71,14 +72,14 @@ class LocalProcesses : public Processes {
                        std::function<void(absl::string_view data)> on_metrics) override;
   absl::Status Start(const action::StartProcess& start) override;
   std::vector<JobEvent> TakeEvents() override;
-  // A port file shows that a process has come up; it is polled for.
+  // It polls for port files, which show that processes have come up.
   absl::Duration UntilNextLook() const override;
   void Stop(ProcessRole role, absl::Duration grace) override;
   const std::vector<nlohmann::ordered_json>& results() const override { return results_; }
 
   // Whether the processes of a role need certificates of their own.
   bool NeedsOwnCertificate(ProcessRole role) const;
-  // The files that a process shows; its own lie beside its log. Empty: plain text.
+  // The TLS files of a process. Its own are beside its log. Empty: plain text.
   TlsFiles TlsOf(const ProcessId& id) const;
 
  private:
@@ -96,11 +97,11 @@ class LocalProcesses : public Processes {
   const LocalProcessesOptions options_;
   Supervisor& supervisor_;
   std::function<void(absl::string_view)> on_metrics_;
-  uint64_t metrics_of_ = 0;  // Which pipe of metrics is rank 0's.
+  uint64_t metrics_of_ = 0;  // The number of rank 0's pipe of metrics.
   bool metrics_ended_ = true;
   std::vector<ProcessId> coming_up_;
-  std::vector<Supervisor::Ended> held_back_;  // Of rank 0, until its metrics have ended.
-  std::vector<int> result_fds_;               // By rank; in memory; -1: none.
+  std::vector<Supervisor::Ended> held_back_;  // Rank 0's end, until its metrics have ended.
+  std::vector<int> result_fds_;               // By rank; files in memory; -1: none.
   std::vector<nlohmann::ordered_json> results_;
 };
 

@@ -8,10 +8,10 @@
 
 namespace thermocline {
 
-// Since the cgroup was made and the machine started. Nothing: the kernel does not say.
+// Counts since the cgroup was made and since the machine started. nullopt: the kernel does not say.
 struct MemoryKills {
-  std::optional<int64_t> in_cgroup;  // Of this process, in which its children are, too.
-  std::string limit;                 // Of the cgroup, in bytes; "": none is known.
+  std::optional<int64_t> in_cgroup;  // In the cgroup of this process and its children.
+  std::string limit;                 // The cgroup's limit in bytes; "": not known.
   std::optional<int64_t> on_machine;
 };
 

@@ -57,7 +57,7 @@ class ReportingProgram {
   const Observer observer_;
   std::string activity_;
   bool is_read_ = false;
-  std::string text_;  // Of lines not yet whole.
+  std::string text_;  // The front of a line that is not whole yet.
   nlohmann::ordered_json done_;
   std::string failure_;
 };

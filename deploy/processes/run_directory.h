@@ -29,10 +29,11 @@
 
 namespace thermocline {
 
-// Of this machine; "": it has none.
+// The name of this machine; "": it has none.
 std::string HostName();
 
-// What this process, and those that it starts, make from now on is for `readers` (sets the umask).
+// Lets `readers` read the files that this process, and those that it starts, make from now on (sets
+// the umask).
 void MakeFilesFor(Job::Readers readers);
 
 class RunDirectory {

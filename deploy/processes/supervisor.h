@@ -42,11 +42,12 @@ class Supervisor {
     ProcessId id;
     ProcessEnd end;
   };
-  // Those that ended since the call before, but for those that Stop has stopped: in the order of
-  // their starts, all found by one look at the processes.
+  // Returns the processes that have ended since the call before, but for those that Stop has
+  // stopped, in the order of their starts. One look at all processes finds them.
   std::vector<Ended> TakeEnded();
 
-  // Asks a process to end, or kills it; TakeEnded will have it. Nothing where it has ended.
+  // These ask a process to end, or kill it; TakeEnded will return it. They do nothing if it has
+  // ended.
   void AskToEnd(const ProcessId& id) { Signal(id, stop_signal_); }
   void Kill(const ProcessId& id) { Signal(id, SIGKILL); }
 
@@ -69,7 +70,7 @@ class Supervisor {
 
   SignalWatch& signals_;
   const int stop_signal_;
-  std::deque<Member> members_;  // That have not been taken, in the order of their starts.
+  std::deque<Member> members_;  // Not returned by TakeEnded yet; in the order of their starts.
   std::vector<Reader> readers_;
 };
 

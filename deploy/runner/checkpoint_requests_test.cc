@@ -114,7 +114,7 @@ TEST_F(CheckpointRequestsTest, ARequestOfTheDeadIsDropped) {
   };
   make(absl::StrCat(dead, "-", HostName(), "-1f"));
   const std::string alive = make(absl::StrCat(getpid(), "-", HostName(), "-2e"));
-  // Of another host's processes this one knows nothing.
+  // This host can't see whether a process of another host is alive.
   const std::string elsewhere = make(absl::StrCat(dead, "-another-host-1f"));
   CheckpointRequests requests(folder_);
   EXPECT_THAT(requests.TakeNew(), UnorderedElementsAre(alive, elsewhere));

@@ -23,15 +23,16 @@ namespace thermocline {
 // Describe says, ...}]}, the hosts that are slow now. No file: none was yet.
 inline constexpr char kSlowHostsFile[] = "slow_hosts.json";
 
-// What a host's processes of one role take, the mean over them in the last window: for a step by
-// themselves, without their waits for others; or until they answer the controller, which shows what
-// stands still in its waits, too (swapping, a throttled or paused host, a slow link).
+// How long a host's processes of one role take, as the mean over them in the last window: either
+// for their own part of a step, without their waits for other processes (kWork); or until they
+// answer the controller (kAnswers), which also shows a host that stands still in its waits (it
+// swaps, is throttled or paused, or has a slow link).
 struct SlowHost {
   enum class What { kWork, kAnswers };
   std::string host;
   ProcessRole role;
   What what = What::kWork;
-  bool is_slow = true;  // False: it is not any more.
+  bool is_slow = true;  // false: it was slow, and is not any more.
   double own_s = 0;
   double others_s = 0;  // The median over the other hosts.
   double step_s = 0;    // What a step takes altogether.
@@ -51,15 +52,15 @@ class HostWatch {
     std::vector<std::string> silent;  // Processes that have not answered for a while; once each.
   };
 
-  // The processes of the next generation run elsewhere.
+  // The processes of the next generation may run on other hosts.
   void BeginGeneration();
-  // host: "" where all are on this one
+  //   host: "" if all processes run on this host
   void OnStart(const ProcessId& id, const std::string& host);
-  void OnEnd(const ProcessId& id);  // Nobody expects an answer of it.
-  // Takes what servers, by index, and workers say at `now`; times never go back.
+  void OnEnd(const ProcessId& id);  // From now on it is not expected to answer.
+  // Takes the reports of servers, by index, and of workers at `now`. Times never go back.
   Findings Look(absl::Duration now, const std::vector<ServerReport>& servers,
                 const std::vector<WorkerReport>& workers);
-  // That are slow now.
+  // The hosts that are slow now.
   std::vector<SlowHost> slow() const;
 
  private:
@@ -76,31 +77,31 @@ class HostWatch {
     std::string host;
   };
   using What = SlowHost::What;
-  using Key = std::pair<ProcessRole, size_t>;  // Of a process.
+  using Key = std::pair<ProcessRole, size_t>;  // A process's role and index.
   struct State {
     SlowHost last;
     bool is_slow = false;
-    int contrary_windows = 0;  // In a row.
+    int contrary_windows = 0;  // How many windows in a row contradict is_slow.
   };
 
   const std::string& HostOf(ProcessRole role, size_t index) const;
   void TakeAnswer(const std::string& address, const absl::Status& answer, absl::Duration took,
                   Findings* findings);
-  // "server 1 on host h2"; "a worker" where none at the address has answered yet.
+  // Returns "server 1 on host h2"; "a worker" if none at the address has answered yet.
   std::string WhoIsAt(const std::string& address) const;
   void TakeWindow(ProcessRole role, double seconds, const std::map<Key, Totals>& end,
                   std::vector<SlowHost>* changes);
-  // `values`: of each host's processes.
+  //   values: of the processes, by host
   void Compare(ProcessRole role, What what,
                const std::map<std::string, std::vector<double>>& values, double step_s,
                std::vector<SlowHost>* changes);
 
   std::map<Key, Running> running_;
   absl::Duration begin_at_ = -absl::InfiniteDuration();
-  std::map<Key, Totals> begin_;     // Of the window.
-  std::map<Key, Answers> answers_;  // In the window.
+  std::map<Key, Totals> begin_;     // Totals when the window began.
+  std::map<Key, Answers> answers_;  // Answers in the window.
   std::map<std::tuple<ProcessRole, What, std::string>, State> hosts_;
-  std::map<std::string, Key> at_;          // Which process is at an address.
+  std::map<std::string, Key> at_;          // The process at each address.
   std::map<std::string, int> unanswered_;  // Looks in a row, by address.
 };
 

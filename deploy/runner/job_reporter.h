@@ -116,22 +116,22 @@ class JobReporter {
   const Stopwatch watch_;
   std::unique_ptr<MetricsLog> metrics_;
   DeviceWarnings device_warnings_;
-  std::optional<WorkerTotals> totals_;     // Of the generation, at the last line of OnWorkers ...
-  std::optional<WorkerTotals> lately_;     // ... and since the one before.
+  std::optional<WorkerTotals> totals_;     // Totals of the generation at OnWorkers' last line,
+  std::optional<WorkerTotals> lately_;     // and since the line before that.
   std::optional<std::string> job_before_;  // The job file of the run that is resumed.
   bool trained_ = false;
   double training_s_ = 0;
-  uint32_t restarts_ = 0;  // Of servers.
+  uint32_t restarts_ = 0;  // How often servers were started again.
   uint32_t rollbacks_ = 0;
   uint64_t committed_ = 0;
   uint64_t called_off_ = 0;
   std::string last_checkpoint_;
-  std::optional<double> rate_;          // Of the schedule of hot and cold batches, as told last.
+  std::optional<double> rate_;          // The last rate of hot and cold batches that was reported.
   nlohmann::ordered_json evaluations_;  // As in the summary; null before the first.
   std::set<std::pair<std::string, std::string>> calls_off_told_;  // Checkpoints, and why.
   std::set<std::pair<std::string, ProcessRole>> slow_told_;       // Hosts.
-  std::optional<JobResult> result_;  // Of the generation, once it is trained.
-  bool has_summary_ = false;         // summary.json is of it.
+  std::optional<JobResult> result_;  // The generation's result, once it is trained.
+  bool has_summary_ = false;         // Whether summary.json has that result.
 };
 
 }  // namespace thermocline

@@ -38,7 +38,7 @@ namespace {
 
 // Requests of other programs are looked for so often.
 constexpr absl::Duration kRequestPeriod = absl::Milliseconds(200);
-// Of a checkpoint that are looked for: on a shared file system each takes a while.
+// So many files of a checkpoint are looked for at once, since each takes a while on a shared disk.
 constexpr int kFilesAtOnce = 8;
 // Whether another controller has taken over.
 constexpr absl::Duration kHistoryPeriod = absl::Seconds(10);
@@ -203,7 +203,7 @@ class JobRunner {
   CheckpointRequests requests_;
   absl::Duration requests_due_, history_due_ = kHistoryPeriod;
   JobMachine machine_;
-  int stops_delivered_ = 0;  // Of signals_.
+  int stops_delivered_ = 0;  // How many of signals_' stop requests the machine has.
   bool is_stop_delivered_ = false;
   uint64_t generation_ = 0;
   HostWatch hosts_;

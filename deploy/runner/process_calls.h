@@ -21,7 +21,8 @@
 
 namespace thermocline {
 
-// Of one generation. Thread-safe; each call blocks until it is answered, at most for its timeout.
+// The connections of one generation. Thread-safe. Each call blocks until it is answered, at most
+// for its timeout.
 class ProcessCalls {
  public:
   // `job` must outlive it.
@@ -36,7 +37,7 @@ class ProcessCalls {
   void End();
 
   absl::Status Configure(const action::Configure& configure) const;
-  // Of workers: those that are connected.
+  // WorkerStats has only workers that are connected.
   std::vector<ServerReport> ServerStats(absl::Duration timeout) const;
   std::vector<WorkerReport> WorkerStats(absl::Duration timeout) const;
   CheckpointAnswers Call(const std::vector<CheckpointCall>& calls);
