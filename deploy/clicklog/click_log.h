@@ -1,4 +1,4 @@
-// Writes a synthetic click log with the shape of Criteo's Kaggle log: for first trials, tests and
+// Writes a synthetic click log with the shape of Criteo's Kaggle log, for first trials, tests and
 // measurements that need any number of rows.
 //
 // Ids are skewed (Zipf) and correlated: a row draws a user, an item and a context, and each of the
@@ -25,7 +25,7 @@ enum class ClickLogFormat {
 };
 
 struct ClickLogOptions {
-  std::string folder;  // Made if it isn't there. Files of the same names are overwritten.
+  std::string folder;  // It is made if it isn't there. Files of the same names are overwritten.
   ClickLogFormat format = ClickLogFormat::kNpy;
   int64_t rows = 1'000'000;     // At least 1.
   int64_t test_rows = 100'000;  // 0: no test files.
@@ -33,8 +33,8 @@ struct ClickLogOptions {
   int64_t users = 5'000'000;    // At least 1.
   int64_t items = 1'000'000;    // At least 1.
   double shrink = 1;            // Divides every cardinality above 10,000; at least 1.
-  // In [0, 1]: how far a row's user, item and context are popular together. 0: independent. How
-  // often each comes stays the same.
+  // In [0, 1]: how far a row's user, item and context are popular together. 0: they are
+  // independent. It does not change how often each of them comes.
   double correlation = 0;
   uint64_t seed = 1;
   int threads = 0;  // 0: one for each core. The bytes written don't depend on it.
@@ -43,7 +43,7 @@ struct ClickLogOptions {
 struct ClickLogSplit {
   int64_t rows = 0;
   double click_rate = 0;
-  double best_auc = 0;  // Of the planted model itself, on these rows.
+  double best_auc = 0;  // The AUC of the planted model itself on these rows.
   int64_t distinct_ids = 0;
   std::vector<std::string> files;
 };
@@ -51,15 +51,15 @@ struct ClickLogSplit {
 struct ClickLogSummary {
   ClickLogSplit train;
   ClickLogSplit test;
-  std::vector<int64_t> cardinalities;  // Of the 26 columns.
+  std::vector<int64_t> cardinalities;  // [26]
 };
 
 // Called after each block of rows, by one thread at a time.
 using ClickLogProgress = std::function<void(int64_t rows_done, int64_t rows_total)>;
 
-// The same options give the same bytes. Until a file is complete, a text file has another name and
-// an .npy file cannot be read. Errors: kInvalidArgument (names the option), kNotFound,
-// kPermissionDenied, kUnavailable (the file).
+// Writes the log. The same options give the same bytes. Until it is complete, a text file has
+// another name, and an .npy file cannot be read. Errors: kInvalidArgument (names the option);
+// kNotFound, kPermissionDenied, kUnavailable (name the file).
 absl::StatusOr<ClickLogSummary> GenerateClickLog(const ClickLogOptions& options,
                                                  const ClickLogProgress& progress);
 

@@ -1,4 +1,4 @@
-// The files of one split of a synthetic click log.
+// Writes the files of one split of a synthetic click log.
 #ifndef THERMOCLINE_DEPLOY_CLICKLOG_CLICK_LOG_WRITER_H_
 #define THERMOCLINE_DEPLOY_CLICKLOG_CLICK_LOG_WRITER_H_
 
@@ -23,9 +23,9 @@ class ClickLogWriter {
                                                                 const std::string& folder,
                                                                 const std::string& split);
 
-  // Encodes a block, before its turn to be appended. Thread-safe.
+  // Encodes a block, maybe before earlier blocks are appended. Thread-safe.
   virtual void Encode(const ClickBlock& block, std::string* encoded) const = 0;
-  // Appends a block, encoded by Encode.
+  // Appends the next block, which Encode has encoded.
   virtual absl::Status Append(const ClickBlock& block, const std::string& encoded) = 0;
   virtual absl::Status Finish() = 0;
   virtual std::vector<std::string> files() const = 0;

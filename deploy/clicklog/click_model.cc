@@ -93,7 +93,7 @@ class ClickModel::Popularity {
     // Independent draws take one number each, as they always have: the same bytes.
     return common_ > 0 ? CdfOf(common_ * row_ + own_ * Normal()) : random_.Uniform();
   }
-  // Of a draw that is uniform in [0, 1) already.
+  // The same; without correlation it returns `uniform`, a draw in [0, 1).
   double Next(double uniform) { return common_ > 0 ? Next() : uniform; }
 
  private:

@@ -18,10 +18,10 @@ struct ClickBlock {
   std::vector<float> dense;     // [rows, 13]
   std::vector<int32_t> ids;     // [rows, 26], each below its column's cardinality
   std::vector<int32_t> labels;  // [rows]
-  std::vector<float> logits;    // [rows] of the planted model
+  std::vector<float> logits;    // [rows] The planted model's.
 };
 
-// Ids 0 .. n-1 with P(id) ~ (id + 1)^-skew, nearly: the continuous distribution is inverted.
+// Draws ids 0 .. n-1 with nearly P(id) ~ (id + 1)^-skew, by inverting the continuous distribution.
 class ZipfDistribution {
  public:
   ZipfDistribution(int64_t n, double skew);
@@ -33,11 +33,11 @@ class ZipfDistribution {
   double span_;
 };
 
-// Thread-safe.
+// Draws the rows of a click log. Thread-safe.
 class ClickModel {
  public:
-  // correlation, in [0, 1]: how far the user, item and context of a row, and the ids drawn beside
-  // them, are popular together. How often each of them comes does not depend on it.
+  //   correlation: in [0, 1], how far the user, item and context of a row, and the ids drawn beside
+  //     them, are popular together; it does not change how often each of them comes
   ClickModel(int64_t users, int64_t items, double skew, double shrink, double correlation);
 
   const std::vector<int64_t>& cardinalities() const { return cardinalities_; }
@@ -49,15 +49,15 @@ class ClickModel {
   class Random;
   class Popularity;
   void DrawIds(Random* random, int32_t* ids) const;  // [26]
-  // Log-odds of a click: an effect of every id, products of effects of a few pairs, two dense
-  // features.
+  // Returns the log-odds of a click: the sum of an effect of every id, of products of effects of a
+  // few pairs, and of two dense features.
   static double Logit(const int32_t* ids, const float* dense);
 
   const double correlation_;
   std::vector<int64_t> cardinalities_;
-  std::vector<ZipfDistribution> owners_;  // user, item, context
+  std::vector<ZipfDistribution> owners_;  // User, item, context.
   std::vector<ZipfDistribution> noise_;   // [26]
-  std::vector<float> log1p_;              // of small counts
+  std::vector<float> log1p_;              // log(1 + count) of small counts.
 };
 
 }  // namespace thermocline

@@ -32,7 +32,7 @@ bool HasWord(const std::string& name, const Words& words) {
 
 }  // namespace
 
-LabelName JudgeLabelName(const std::string& name) {
+LabelName ClassifyLabelName(const std::string& name) {
   static const auto* const kLabels =
       new Words{"label",      "labels",      "target",   "y",          "outcome",   "click",
                 "clicks",     "clicked",     "clk",      "clicking",   "conv",      "conversion",

@@ -1,4 +1,4 @@
-// What the name of a column says of it.
+// Recognizes the names of columns.
 #ifndef THERMOCLINE_DEPLOY_INSPECT_COLUMN_NAMES_H_
 #define THERMOCLINE_DEPLOY_INSPECT_COLUMN_NAMES_H_
 
@@ -6,14 +6,16 @@
 
 namespace thermocline {
 
+// Whether a name is that of a label.
 enum class LabelName {
   kNo,
-  kHasWord,  // "ad_click", "event": a word of it is that of a label.
-  kYes,      // "click", "is_click", "clk", "label", "y": nothing else is in it.
+  kHasWord,  // One of its words is a label's: "ad_click", "event".
+  kYes,      // It has no other words: "click", "is_click", "clk", "label", "y".
 };
-LabelName JudgeLabelName(const std::string& name);
+LabelName ClassifyLabelName(const std::string& name);
 
-// Of the index that a data frame writes beside its columns: none, or "Unnamed: 0".
+// Whether it is the name of the index that a data frame writes beside its columns: "" or "Unnamed:
+// 0".
 bool IsNameOfIndex(const std::string& name);
 bool IsNameOfId(const std::string& name);
 bool IsNameOfNumber(const std::string& name);

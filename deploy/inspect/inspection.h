@@ -1,5 +1,5 @@
-// How the program thermocline-inspect, which has the parsers of all formats, is asked what is in a
-// log, and its answer for people.
+// Calls the program thermocline-inspect, which has the parsers of all formats, and renders its
+// answer.
 #ifndef THERMOCLINE_DEPLOY_INSPECT_INSPECTION_H_
 #define THERMOCLINE_DEPLOY_INSPECT_INSPECTION_H_
 
@@ -18,15 +18,15 @@ struct InspectionRequest {
   int64_t max_rows = 0;            // 0: all.
   std::string separator;           // "": to be guessed.
   std::string columns;             // Names, separated by commas; "": to be guessed.
-  // Of texts, separated by commas, it is counted how often they occur in each column.
+  // Texts, separated by commas, whose occurrences are counted in each column.
   std::string counted;
 };
 
-// `program`: as FindProgram returns it. Its last line has what it found as "figures"
-// (docs/own-log.md).
+// Returns the command that inspects. The program's last line has "figures" (docs/own-log.md).
+//   program: as FindProgram returns it
 ProgramCommand InspectionCommand(const std::string& program, const InspectionRequest& request);
 
-// `figures`: with suggestions. Lines of text, each ended.
+// Returns lines of text about `figures`, which have suggestions. Each line ends with "\n".
 std::string RenderInspection(const nlohmann::ordered_json& figures);
 
 }  // namespace thermocline

@@ -255,7 +255,7 @@ class Draft {
   void AddFeatures() {
     const Json& columns = figures_.at("columns");
     std::set<std::string> taken;
-    std::vector<std::string> names;  // Of the features; an hour's is not its column's.
+    std::vector<std::string> names;  // The features' names; an hour has another than its column.
     for (const Json& column : columns) {
       Count(column);
       const std::string use = FigureText(column, "use");

@@ -1,5 +1,5 @@
-// A first job file for an inspected log: it trains as it is, and says in comments what was guessed
-// and what else might be tried.
+// Drafts a first job file for an inspected log. It trains as it is, and its comments say what was
+// guessed and what else might be tried.
 #ifndef THERMOCLINE_DEPLOY_INSPECT_JOB_DRAFT_H_
 #define THERMOCLINE_DEPLOY_INSPECT_JOB_DRAFT_H_
 
@@ -11,9 +11,11 @@
 
 namespace thermocline {
 
-// figures: of an inspection, with suggestions. `paths`: of the log, absolute. `file`: the job
-// file's name, for the comment; the job is named after it. Errors: kFailedPrecondition (there is no
-// label, or no feature: says what to do).
+// Returns the text of the job file.
+//   figures: those of an inspection, with suggestions
+//   paths: the log's, absolute
+//   file: the job file's name; the job is named after it
+// Errors: kFailedPrecondition (there is no label, or no feature: says what to do).
 absl::StatusOr<std::string> DraftJob(const nlohmann::ordered_json& figures,
                                      const std::vector<std::string>& paths,
                                      const std::string& file);

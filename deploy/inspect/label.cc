@@ -102,7 +102,7 @@ std::string Ask(const std::vector<const Json*>& candidates) {
 std::pair<const Json*, std::string> GuessLabel(const Json& figures) {
   std::vector<const Json*> named, of_many, others;
   for (const Json& column : figures["columns"]) {
-    const LabelName name = JudgeLabelName(ColumnName(column));
+    const LabelName name = ClassifyLabelName(ColumnName(column));
     // Files of npy have one.
     if (figures["format"] == "npy" && ColumnName(column) == "label") {
       return {&column, "the file of labels"};

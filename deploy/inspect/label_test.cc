@@ -73,13 +73,13 @@ TEST(Label, NamesThatSaySo) {
   for (const char* name :
        {"label", "click", "clk", "is_click", "isClick", "isclicked", "conversion", "Purchase",
         "install", "response", "target", "y", "is_attributed", "click_label"}) {
-    EXPECT_EQ(JudgeLabelName(name), LabelName::kYes) << name;
+    EXPECT_EQ(ClassifyLabelName(name), LabelName::kYes) << name;
   }
   for (const char* name : {"ad_click", "click_count", "event", "target_cpa", "prev_click"}) {
-    EXPECT_EQ(JudgeLabelName(name), LabelName::kHasWord) << name;
+    EXPECT_EQ(ClassifyLabelName(name), LabelName::kHasWord) << name;
   }
   for (const char* name : {"is_weekend", "gender", "year", "clock", "id", ""}) {
-    EXPECT_EQ(JudgeLabelName(name), LabelName::kNo) << name;
+    EXPECT_EQ(ClassifyLabelName(name), LabelName::kNo) << name;
   }
 }
 
@@ -152,7 +152,7 @@ TEST(Label, AChoiceThatCanNotBeIsRefused) {
   EXPECT_THAT(ErrorOf({event}, {"event", {"buy", "cart"}}),
               AllOf(HasSubstr("'buy' (1,000), 'pv' (9,000)"), HasSubstr("no row has 'cart'")));
   EXPECT_THAT(ErrorOf({event}, {"event", {"buy", "pv"}}), HasSubstr("is 1 in all rows"));
-  // Of many values those that --positive names were counted.
+  // The column has many values; those that --positive names were counted.
   Json many = User();
   many["counted"] = {{"buy", 2500}, {"cart", 0}};
   EXPECT_EQ(LabelOf({many}, {"user", {"buy"}})["rate"], 0.25);

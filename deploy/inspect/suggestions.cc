@@ -14,10 +14,10 @@ using Json = nlohmann::ordered_json;
 
 // A column of integers with so few values is a category, whatever they are.
 constexpr double kFewValues = 50;
-// Of the values of a count: those below 10, at least.
+// At least this share of a count's values is below 10.
 constexpr double kSmallShare = 0.3;
-// Of the rows of a log with more rows than kManyRows: a column with more distinct values than this
-// names the row.
+// In a log with more rows than kManyRows, a column names the row if its distinct values are more
+// than this share of the rows.
 constexpr double kUniqueShare = 0.95;
 constexpr double kManyRows = 100;
 constexpr int kSmallDim = 8, kDim = 16;
@@ -29,7 +29,7 @@ using Use = std::pair<const char*, std::string>;  // What for, and why.
 
 Use UseOfInteger(const Json& column) {
   const std::string name = column["name"].get<std::string>();
-  // Of two values a row each says as much as a number could.
+  // With two values, a row for each says as much as a number could.
   if (column["distinct"] == 2) return {kUseCategorical, "two values"};
   if (IsNameOfNumber(name)) return {kUseNumeric, "its name"};
   if (IsNameOfId(name)) return {kUseCategorical, "its name"};
@@ -42,7 +42,8 @@ Use UseOfInteger(const Json& column) {
   return {kUseCategorical, "its values look like ids"};
 }
 
-// Of numbers, some of which are written with a point or an exponent: ids that went through floats.
+// Whether numbers, some of which are written with a point or an exponent, are ids that were floats
+// once.
 bool HasWholeIds(const Json& column) {
   const Json& numbers = column["numbers"];
   if (!numbers.contains("whole_share") || numbers["whole_share"] != 1) return false;

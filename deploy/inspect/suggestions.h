@@ -1,5 +1,5 @@
-// What to do with the columns of an inspected log: which is the label, which are features of which
-// kind, and how large their tables get.
+// Suggests what to do with the columns of an inspected log: which is the label, which are features
+// of which kind, and how large their tables get.
 #ifndef THERMOCLINE_DEPLOY_INSPECT_SUGGESTIONS_H_
 #define THERMOCLINE_DEPLOY_INSPECT_SUGGESTIONS_H_
 
@@ -11,7 +11,7 @@
 
 namespace thermocline {
 
-// A figure or a text that an object of an inspection has.
+// These return a figure or a text of an inspection's object. REQUIRES: it has one of this name
 inline double Figure(const nlohmann::ordered_json& figures, const char* name) {
   return figures.at(name).get<double>();
 }
@@ -22,8 +22,8 @@ inline std::string FigureText(const nlohmann::ordered_json& figures, const char*
 // Uses of a column ("use" in the figures).
 inline constexpr char kUseLabel[] = "label";
 inline constexpr char kUseNumeric[] = "numeric";
-inline constexpr char kUseCategorical[] = "categorical";  // List and sequence, too: see "type".
-inline constexpr char kUseHour[] = "hour";                // Of a time: the hour of the day.
+inline constexpr char kUseCategorical[] = "categorical";  // Also for lists and sequences ("type").
+inline constexpr char kUseHour[] = "hour";                // The hour of the day of a time.
 inline constexpr char kUseNone[] = "none";
 
 // Adds to the figures of an inspection: what AddLabel() does, "dim" of all tables, and for each

@@ -45,7 +45,8 @@ KnownRows RowsOf(const Feature& feature, const Json* figures, double training_sh
     double rows = column->at("distinct").get<double>() * (1 - once * (1 - training_share));
     rows += column->at("missing").get<double>() > 0 ? 1 : 0;
     const bool is_part = !figures->at("complete").get<bool>();
-    // Of a part of each text there are fewer than of whole ones; of an hour, two digits.
+    // Parts of texts have fewer distinct values than whole texts; an hour is a part with two
+    // digits.
     if (categorical.has_substring()) {
       const double digits = categorical.substring().length();
       const bool is_short = column->at("type") == "time" && digits > 0;

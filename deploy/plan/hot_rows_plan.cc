@@ -14,8 +14,8 @@
 namespace thermocline {
 namespace {
 
-// Of a distinct key that thermocline-pack counts, at most; of a hot row's key in a worker, with its
-// places in an index that is at most half full.
+// The memory of a distinct key that thermocline-pack counts, at most; and of a hot row's key in a
+// worker, with its places in an index that is at most half full.
 constexpr double kCountedKeyBytes = 40;
 constexpr double kHotKeyBytes = 8 + 16;
 // Program, libraries and threads, before any work; about.
@@ -46,7 +46,7 @@ double MostHotRows(const JobTables& resolved, const std::vector<TablePlan>& tabl
   return std::min(static_cast<double>(budget_bytes) / least_bytes, known);
 }
 
-// Of a sample in a batch of a pack.
+// The bytes of a sample in a batch of a pack.
 double PackedSampleBytes(const Job& job, const nlohmann::ordered_json* figures) {
   double bytes = 4.0 * (job.data().num_dense() + 1);  // And the label.
   for (const Feature* feature : EmbeddedFeatures(job)) {

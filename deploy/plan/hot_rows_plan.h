@@ -11,12 +11,12 @@
 
 namespace thermocline {
 
-// Of one process of a kind, but for `disk`.
+// The parts of one process of each kind, and of the disk.
 struct HotRowsPlan {
   std::vector<PlanPart> compute;  // Where a worker computes: on its device, or in its memory.
   std::vector<PlanPart> pinned;   // In its memory, where it computes on a device.
   std::vector<PlanPart> worker;   // In its memory.
-  std::vector<PlanPart> pack;     // Of thermocline-pack, which ends before the servers start.
+  std::vector<PlanPart> pack;     // In thermocline-pack's memory; it ends before the servers start.
   std::vector<PlanPart> disk;
 };
 

@@ -22,7 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of a process that does nothing yet: program, libraries, threads, gRPC; about.
+// About the memory of a process that does nothing yet: program, libraries, threads, gRPC.
 constexpr uint64_t kServerBytes = 40 << 20;
 constexpr uint64_t kWorkerBytes = 45 << 20;
 // What the driver takes for a process that uses a GPU: its context and the kernels; about.
@@ -40,8 +40,9 @@ constexpr uint64_t kSpilledRowIndexBytes = 2;
 constexpr uint64_t kMinOldImages = 64 << 20;
 constexpr uint64_t kOldImageShare = 8;
 
-// Of a pushed key with its lookup count and values, on the wire, while it waits and in the push
-// log; of a key that a worker asks for, and its row in the answer (proto/parameter_server.proto).
+// The bytes of a pushed key with its lookup count and values, on the wire, while it waits and in
+// the push log; and of a key that a worker asks for, with its row in the answer
+// (proto/parameter_server.proto).
 constexpr uint64_t PushedKeyBytes(uint64_t value_floats) { return 8 + 4 + 4 * value_floats; }
 constexpr uint64_t PulledKeyBytes(uint64_t row_floats) { return 8 + 4 * row_floats; }
 
@@ -197,7 +198,7 @@ class Planner {
         static_cast<uint64_t>(share * static_cast<double>(rows * kSpilledRowIndexBytes));
   }
 
-  // Of all workers' pulls and pushes in a step.
+  // Adds the bytes of all workers' pulls and pushes in a step.
   void AddTraffic() {
     const double samples = std::ceil(double{1} * job_.train().batch_size() / workers_);
     const std::vector<const Feature*> features = EmbeddedFeatures(job_);
@@ -292,7 +293,7 @@ class Planner {
     return figures_->at("rows").get<double>() * held_out_share_;
   }
 
-  // Of a worker's device that has memory of its own.
+  // Adds the parts of a worker's device that has memory of its own.
   void AddDevice(const StepTraffic& training, const StepTraffic& evaluation) {
     const ComputeOn gpu = ComputeOn::kGpu;
     const auto max_batch = static_cast<int64_t>(std::max(training.samples, evaluation.samples));
@@ -305,7 +306,7 @@ class Planner {
     }
     if (job_.has_fae()) {
       AddAll(hot_.compute, &plan_.device);
-      // Of all workers' samples: every one of them updates all of its copies.
+      // Gradients come from all workers' samples, since every worker updates all of its copies.
       Add(&plan_.device, "gradients of hot rows", 5.0 * workers_ * training.floats);
     }
     const uint64_t kinds = job_.has_fae() ? 2 : 1;  // Hot and cold steps have theirs.
@@ -372,7 +373,7 @@ class Planner {
         2 * window * 12 * step.keys + 8 * 4 * step.floats);
   }
 
-  // Of batches with their plans.
+  // The bytes of batches with their plans.
   double PlannedBytes(const StepTraffic& step, double batches) const {
     const double sample_bytes = 4.0 * (job_.data().num_dense() + 1);
     return batches * (step.samples * sample_bytes + step.lookups * kPlannedLookupBytes);
@@ -428,8 +429,8 @@ class Planner {
   const JobTables tables_;
   const uint64_t servers_, workers_;
   const bool on_device_;
-  const double held_out_share_;        // Of the inspected rows; 0: other rows, or not known.
-  HotRowsPlan hot_;                    // Of a job that counts hot rows; else nothing.
+  const double held_out_share_;  // In the inspected rows; 0: it is of other rows, or not known.
+  HotRowsPlan hot_;              // Empty if the job counts no hot rows.
   double changed_bytes_per_step_ = 0;  // In a checkpoint; without dense parameters.
   JobPlan plan_;
 };

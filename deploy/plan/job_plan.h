@@ -18,9 +18,9 @@
 namespace thermocline {
 
 struct PlanInputs {
-  // Of `inspect --json` of the job's data; null: there are none.
+  // The figures of `inspect --json` of the job's data; null: there are none.
   const nlohmann::ordered_json* figures = nullptr;
-  double samples_per_s = 0;  // Of all workers; 0: not known.
+  double samples_per_s = 0;  // All workers together; 0: not known.
 };
 
 struct TablePlan {
@@ -63,9 +63,11 @@ struct JobPlan {
   uint64_t dense_parameters = 0;  // Floats.
   bool is_complete = true;        // The rows of all tables are known.
 
-  // Of one process of a kind; and of a worker's device, if that has memory of its own.
+  // The memory of one server, of one worker, and of a worker's device if that has memory of its
+  // own.
   std::vector<PlanPart> server, worker, device;
-  // Of thermocline-pack, which ends before the servers start; of a job that counts hot rows.
+  // The memory of thermocline-pack, which ends before the servers start, if the job counts hot
+  // rows.
   std::vector<PlanPart> pack;
   // Over all processes, in the run directory.
   std::vector<PlanPart> disk;
@@ -78,8 +80,9 @@ struct JobPlan {
   LinkBytes nothing_held, all_held;
   double steps_per_s = 0;  // 0: not known.
 
-  uint64_t memory_bytes = 0;  // Of all at a time, the device's included where it is the host's.
-  uint64_t device_bytes = 0;  // Of one worker, where its device has memory of its own; else 0.
+  uint64_t memory_bytes =
+      0;  // The most that all processes take at a time; a device may use it, too.
+  uint64_t device_bytes = 0;  // On one worker's device, if that has memory of its own; else 0.
   uint64_t disk_bytes = 0;
   std::vector<KeptRows> kept;
 };

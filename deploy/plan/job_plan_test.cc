@@ -140,7 +140,7 @@ TEST(JobPlan, MemoryGrowsWithRowsAndState) {
   const JobPlan spilled = Plan(Load({"default_table.storage.rocksdb.memory=4MiB"}), &figures);
   EXPECT_LT(spilled.tables[0].memory_bytes, (8u << 20) + 2 * 200000);
   EXPECT_GT(spilled.tables[0].spilled_bytes, 200000u * 150);
-  // Of few rows not the whole buffer is used.
+  // Few rows don't use the whole buffer.
   const std::string on_their_way = "rows on their way to RocksDB";
   EXPECT_LE(PartOf(spilled.server, on_their_way), spilled.tables[0].spilled_bytes);
   EXPECT_GT(PartOf(spilled.server, on_their_way), 10u << 20);
@@ -202,7 +202,7 @@ TEST(JobPlan, APackTakesDiskAndItsProgramMemoryBeforeAllOthers) {
   EXPECT_TRUE(Plan(Load(), &figures).pack.empty());
   const Job job = Load({"fae.budget=1MiB", "fae.schedule.fixed=true", "checkpoint.none=true"});
   const JobPlan plan = Plan(job, &figures);
-  // Of nine tenths of the rows, three keys and a label; 879 batches; 8,192 hot rows.
+  // It has nine tenths of the rows, each with three keys and a label; 879 batches; 8,192 hot rows.
   const uint64_t pack = PartOf(plan.disk, "pack of hot and cold batches");
   EXPECT_EQ(pack, 900000u * 28 + 879 * (64 + 3 * 16) + 8192 * 8);
   EXPECT_EQ(plan.disk_bytes, pack);
@@ -261,7 +261,7 @@ TEST(JobPlan, LinksOfWorkersThatExchange) {
   const Job job = Load({"cluster.workers=4", "cluster.servers=1"});
   const JobPlan one = Plan(job, &figures);
   const JobPlan two = Plan(Load({"cluster.workers=4", "cluster.servers=2"}), &figures);
-  const uint64_t keys = 566, floats = keys * 16;  // Of one worker, about.
+  const uint64_t keys = 566, floats = keys * 16;  // One worker has about so many.
   EXPECT_NEAR(static_cast<double>(one.pulled_bytes_per_step), 4 * (8 * keys + 4 * floats), 4 * 72);
   const uint64_t through_servers = 20 * keys + 4 * floats;
   EXPECT_NEAR(static_cast<double>(one.nothing_held.server), 4 * through_servers, 4 * 84);

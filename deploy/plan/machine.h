@@ -12,11 +12,11 @@ namespace thermocline {
 
 struct Machine {
   uint64_t memory_bytes = 0;            // Or what a container's limit leaves of it; 0: not known.
-  uint64_t available_memory_bytes = 0;  // Of that, not in use now.
+  uint64_t available_memory_bytes = 0;  // The part of it that is not in use now.
   uint32_t cores = 0;
   uint64_t free_disk_bytes = 0;   // Where runs go; 0: not known.
   std::vector<std::string> gpus;  // Their models, as the driver names them.
-  uint64_t gpu_memory_bytes = 0;  // Of the smallest; 0: not known.
+  uint64_t gpu_memory_bytes = 0;  // The least of all GPUs'; 0: not known.
 };
 
 // `run_folder`: where the run directory will be; it need not exist. gpu_memory_bytes stays 0.

@@ -29,7 +29,7 @@ struct MetricsTail {
   // How the last launch ended; nullopt: one runs, or its launcher was killed.
   std::optional<nlohmann::ordered_json> end;
 };
-// Of the file's last 256 KiB; all nullopt where there is no such file.
+// Reads the file's last 256 KiB. All is nullopt if there is no such file.
 MetricsTail ReadMetricsTail(const std::string& path);
 
 // Why workers leave the GPUs of their hosts unused, gathered so that the console names each reason

@@ -11,7 +11,7 @@ namespace thermocline {
 namespace {
 
 constexpr int kBarWidth = 24;
-constexpr double kWaitWorthShowing = 0.05;  // Of the time.
+constexpr double kWaitWorthShowing = 0.05;  // A share of the time.
 constexpr absl::Duration kTerminalPeriod = absl::Milliseconds(100);
 constexpr absl::Duration kPlainPeriod = absl::Seconds(2);
 // "Return to the line's begin" and "clear to the line's end".

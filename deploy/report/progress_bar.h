@@ -24,9 +24,9 @@ struct PhaseProgress {
   bool is_total_estimated = false;
 };
 
-// Of a job with hot and cold batches.
+// The progress of a job with hot and cold batches.
 struct HotProgress {
-  bool is_hot = false;  // Of the batches that are trained now.
+  bool is_hot = false;  // Whether hot batches are trained now.
   double rate = 0;      // In percent, as Fae.schedule has it.
   uint64_t changes = 0;
 };
@@ -40,8 +40,8 @@ struct Progress {
   std::optional<double> loss;      // mean per sample since the report before
   std::optional<double> hit_rate;  // of the reporting worker's cache or that of all, in [0, 1]
   std::optional<HotProgress> hot;
-  // Of workers that exchange rows: the one that the others wait for the most, with the share of
-  // their time.
+  // If workers exchange rows: the worker that the others wait for the most, with the share of their
+  // time.
   std::optional<SlowestWorker> slowest;
   std::optional<double> auc;  // of the last batch, as far as the reporting worker computed it
   std::optional<PhaseProgress> phase;  // now under way; the figures above are of earlier steps

@@ -16,21 +16,21 @@ namespace thermocline {
 
 // Sums over workers since they began; or between two times (Since).
 struct WorkerTotals {
-  uint32_t workers = 0;  // That are in the sums.
-  int64_t step = 0;      // Of the one that is furthest.
-  double seconds = 0;    // Of the one that has run the longest.
+  uint32_t workers = 0;  // How many workers are in the sums.
+  int64_t step = 0;      // The furthest worker's.
+  double seconds = 0;    // How long the first worker has run.
   uint64_t bytes_pulled = 0, bytes_pushed = 0;
   std::vector<uint64_t> bytes_to_device, bytes_from_device;  // [ranks]
-  bool has_cache = false, has_exchange = false;              // Of any.
-  uint64_t hits = 0, keys = 0;                    // Of the caches; keys: hits, loaded and bypassed.
-  uint64_t bytes_exchanged = 0;                   // Sent to other workers.
-  std::vector<double> wait_for_rank_s;            // [num_workers] By rank, that all others waited.
-  std::map<std::string, double> wait_in_phase_s;  // Of all ranks, by what they waited for.
+  bool has_cache = false, has_exchange = false;              // Whether any worker has one.
+  uint64_t hits = 0, keys = 0;          // Caches: keys are hits, loaded and bypassed.
+  uint64_t bytes_exchanged = 0;         // Sent to other workers.
+  std::vector<double> wait_for_rank_s;  // [num_workers] How long all others waited for it.
+  std::map<std::string, double> wait_in_phase_s;  // All ranks' waits, by phase.
 
   WorkerTotals Since(const WorkerTotals& before) const;
   std::optional<double> hit_rate() const;  // In [0, 1].
 };
-// Of the workers that answered.
+// Adds up the workers that have answered.
 WorkerTotals SumOf(const std::vector<WorkerReport>& workers);
 
 // The worker that the others waited for the longest, and its share of their time, in [0, 1].
