@@ -51,9 +51,8 @@ class ObjectStore {
 
   // Returns the paths of the objects that `path`, "s3://BUCKET/KEY", stands for, sorted. If KEY
   // ends in '/' it is a folder, and stands for the objects right in it but those whose names begin
-  // with
-  // '.' or '_'. With '*', '?' or '[' it is a pattern, in which '/' matches only itself. Else it is
-  // one object.
+  // with '.' or '_'. With '*', '?' or '[' it is a pattern, in which '/' matches only itself. Else
+  // it is one object.
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
 
   // Opens an object to read it from the front.

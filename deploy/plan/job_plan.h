@@ -80,8 +80,8 @@ struct JobPlan {
   LinkBytes nothing_held, all_held;
   double steps_per_s = 0;  // 0: not known.
 
-  uint64_t memory_bytes =
-      0;  // The most that all processes take at a time; a device may use it, too.
+  // The most that all processes take at a time, and devices that use the host's memory.
+  uint64_t memory_bytes = 0;
   uint64_t device_bytes = 0;  // On one worker's device, if that has memory of its own; else 0.
   uint64_t disk_bytes = 0;
   std::vector<KeptRows> kept;

@@ -21,8 +21,7 @@ enum class EchoKind {
   // copies them into a new message, the client out of it.
   kDelivered,
   // Only gRPC touches the bytes: the server sends one ready slice again and again, which stays in
-  // its
-  // caches, and the client drops replies unread.
+  // its caches, and the client drops replies unread.
   kUntouched,
 };
 

@@ -65,8 +65,7 @@ TEST_F(PsSessionPushTest, ARefusalThatLastsIsSaidOnceAndWhenItIsOver) {
   session.StartPush(std::move(work), [&](absl::Status status) { result = std::move(status); });
   ASSERT_TRUE(session.ReleaseWave(Step(0), 0).ok());
   ASSERT_EQ(transport_.pushes.size(), 2u);
-  transport_.AnswerPush(
-      absl::ResourceExhaustedError("the disk is full"));  // The calls of server 0.
+  transport_.AnswerPush(absl::ResourceExhaustedError("the disk is full"));  // From server 0.
   transport_.AnswerPush(Accepted(0));
   EXPECT_TRUE(lines.empty());  // It may be busy for a moment.
   const int64_t start_us = scheduler_.NowMicros();

@@ -104,8 +104,7 @@ struct PsSession::Impl : std::enable_shared_from_this<PsSession::Impl> {
     absl::string_view refuses;
     int64_t refuses_since_us = 0;
     bool refusal_is_said = false;  // Whether on_notice has a line about it.
-    bool is_being_probed =
-        false;  // A pull without keys, which carries acked_through, is under way.
+    bool is_being_probed = false;  // A pull without keys (Probe) is under way.
     // Pushes that it hasn't acknowledged, by step; only the first one is sent.
     std::deque<std::shared_ptr<PushOperation>> pushes;
   };
