@@ -59,12 +59,13 @@ CalibrationResult CalibrateOk(const std::vector<CountedTable>& counted,
   return *result;
 }
 
-TEST(StudentT, KnownValues) {  // Of the tables in textbooks.
+// The values are those of the tables in textbooks.
+TEST(StudentT, KnownValues) {
   EXPECT_NEAR(StudentT(0.95, 1), 12.706, 0.001);
   EXPECT_NEAR(StudentT(0.95, 10), 2.228, 0.001);
   EXPECT_NEAR(StudentT(0.99, 30), 2.750, 0.001);
   EXPECT_NEAR(StudentT(0.999, 34), 3.601, 0.001);
-  EXPECT_NEAR(StudentT(0.999, 1e6), 3.291, 0.001);  // That of the normal distribution.
+  EXPECT_NEAR(StudentT(0.999, 1e6), 3.291, 0.001);  // The normal distribution has the same.
   EXPECT_NEAR(StudentT(0.5, 5), 0.727, 0.001);
 }
 

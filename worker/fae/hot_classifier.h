@@ -1,4 +1,4 @@
-// Tells samples whose every lookup reads a hot row.
+// Finds the samples that read hot rows only.
 #ifndef THERMOCLINE_WORKER_FAE_HOT_CLASSIFIER_H_
 #define THERMOCLINE_WORKER_FAE_HOT_CLASSIFIER_H_
 
@@ -16,42 +16,43 @@
 
 namespace thermocline {
 
-// Goes through all training rows in their order. A row of a table that is hot whole becomes hot
-// when it is met first, also one that the sample did not have, as long as the budget has room for
-// it; from then on no further row of any table does. Not thread-safe.
+// Goes through all training samples in their order. A row of a table that is hot whole becomes hot
+// at its first lookup, even if calibration did not see it, as long as the budget has room for it.
+// Once it has no room for one, no further row of any table becomes hot. Not thread-safe.
 class HotClassifier {
  public:
   HotClassifier(const JobTables& tables, const std::vector<CountedTable>& counted,
                 const CalibrationResult& result);
 
-  // Sets is_hot[i] for sample i of the next batch. The same for any `pool`.
+  // Sets is_hot[i] for sample i of the next batch. The result is the same for any number of
+  // threads.
   void Classify(const Batch& batch, ThreadPool* pool, std::vector<uint8_t>* is_hot);
 
-  // All so far.
+  // Counts over all batches so far.
   struct Totals {
     int64_t samples = 0;
     int64_t hot_samples = 0;
     uint64_t lookups = 0;
     uint64_t hot_lookups = 0;
-    // Of whole tables, that the sample did not have.
+    // Rows of whole tables that calibration did not see.
     int64_t added_rows = 0;
     int64_t added_bytes = 0;
-    // The budget had no room for one more.
+    // Whether the budget had no room for such a row.
     bool is_full = false;
   };
   const Totals& totals() const { return totals_; }
 
-  // The hot rows now.
+  // Returns the rows that are hot now.
   HotSet MakeHotSet() const;
 
  private:
   void AddRowsOfWholeTables(const Batch& batch);
-  // Over rows [begin, end).
+  // Classifies samples [begin, end).
   void ClassifyRows(const Batch& batch, int begin, int end, uint8_t* is_hot, Totals* totals) const;
 
-  std::vector<int> table_of_;  // of each feature
+  std::vector<int> table_of_;  // [features]
   std::vector<TableCalibration> tables_;
-  std::vector<absl::flat_hash_set<Key>> hot_;  // of each table
+  std::vector<absl::flat_hash_set<Key>> hot_;  // [tables]
   int64_t free_bytes_ = 0;
   Totals totals_;
 };

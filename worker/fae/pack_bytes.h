@@ -1,4 +1,4 @@
-// Numbers as the bytes of a pack, and back.
+// Writes numbers as the bytes of a pack, and reads them back.
 #ifndef THERMOCLINE_WORKER_FAE_PACK_BYTES_H_
 #define THERMOCLINE_WORKER_FAE_PACK_BYTES_H_
 
@@ -24,7 +24,8 @@ void PutPackValue(T value, std::string* bytes) {
 
 inline uint32_t PackCrc(absl::string_view bytes) { return Crc32c(bytes.data(), bytes.size()); }
 
-// Takes values off the front. Once there are too few bytes, it gives zeros and is_good() is false.
+// Takes values from the front of some bytes. Once there are too few, it gives zeros, and is_good()
+// is false.
 class PackTaker {
  public:
   explicit PackTaker(absl::string_view bytes) : bytes_(bytes) {}
@@ -36,7 +37,7 @@ class PackTaker {
     if (good_) std::memcpy(&value, taken.data(), sizeof(T));
     return value;
   }
-  // The bytes of n values.
+  // Takes the bytes of n values.
   absl::string_view TakeBytes(uint64_t bytes_each, uint64_t n) {
     good_ = good_ && (bytes_each == 0 || n <= bytes_.size() / bytes_each);
     if (!good_) return {};

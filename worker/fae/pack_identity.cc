@@ -138,7 +138,7 @@ std::string IdentifyJob(const Job& job) {
     part.mutable_cache()->set_budget(job.cache().budget());
     part.mutable_cache()->set_policy(Cache::STATIC);
   }
-  // Of a static cache, too: the budget also has the rows of a batch.
+  // The batch size counts for a static cache, too, whose budget also has the rows of a batch.
   part.mutable_train()->set_batch_size(job.train().batch_size());
   std::string lines;
   AddFields("", part, &lines);

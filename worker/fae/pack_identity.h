@@ -1,4 +1,4 @@
-// What a pack is made of, so that a later run finds it, and no run reads another's.
+// Identifies packs, so that a later run finds its pack and reads no other.
 #ifndef THERMOCLINE_WORKER_FAE_PACK_IDENTITY_H_
 #define THERMOCLINE_WORKER_FAE_PACK_IDENTITY_H_
 
@@ -15,37 +15,37 @@
 
 namespace thermocline {
 
-// Whether hot and cold batches are wanted, or the hot rows alone (of a cache whose policy is
-// STATIC).
+// Whether the job has hot and cold batches; false: it needs only the hot rows, for a cache whose
+// policy is STATIC.
 inline bool WantsBatches(const Job& job) { return job.has_fae(); }
 // The device memory for hot rows.
 const std::string& HotBudget(const Job& job);
-// A row on the device: weights and optimizer state, as CacheGroupLayout::row_bytes().
+// The bytes of a row on the device: weights and optimizer state, as CacheGroupLayout::row_bytes().
 int64_t DeviceRowBytes(const TableLayout& table);
 
-// PackIdentity::job of `job`, which is resolved. Equal for jobs that differ in what leaves the pack
-// as it is: the model, passes, learning rate, cluster.
+// Returns PackIdentity::job of `job`, which is resolved. It is equal for jobs that differ only in
+// what does not change the pack: the model, passes, learning rate, cluster.
 std::string IdentifyJob(const Job& job);
 
-// Sets data and times as the files of the training rows are now. Errors: kNotFound, kUnavailable,
-// kInvalidArgument (a pipe, which could not be told from another).
+// Sets `data` and `times` of *identity by the files of the training rows as they are now. Errors:
+// kNotFound, kUnavailable, kInvalidArgument (a pipe, which can't be identified).
 absl::Status IdentifyData(const Job& job, PackIdentity* identity);
 
-// Sets calibration.directory of a job that counts hot rows, where it names none, to "hot" beside
-// its file. The launcher leaves that default out of the file, which is in the run directory, since
-// a run directory may be moved or copied.
+// Sets calibration.directory of a job that counts hot rows to "hot" beside its file, if it names
+// none. The launcher leaves this default out of the file, which is in the run directory, since a
+// run directory may be moved or copied.
 void FillPackDirectory(const std::string& job_file, Job* job);
 
-// The pack of a job, whatever its data, in calibration.directory.
+// Returns the path of the job's pack in calibration.directory. It does not depend on the data.
 std::string PackPath(const Job& job);
 
-// Names of the packs in a folder. None where there is no folder. Errors: as Disk::List().
+// Returns the names of the packs in a folder, {} if there is no folder. Errors: Disk::List's.
 absl::StatusOr<std::vector<std::string>> ListPacks(Disk* disk, const std::string& directory);
-// A pack that is being made, or was left by a program that was killed.
+// Whether a pack of this name is being made, or was left by a program that was killed.
 bool IsUnfinishedPack(const std::string& name);
 
-// What differs between two of PackIdentity's texts: "fae.budget is 2MiB, was 4MiB", at most two
-// such lines, and how many more there are; "": nothing.
+// Returns what differs between two of PackIdentity's texts: "fae.budget is 2MiB, was 4MiB", at most
+// two such lines and how many more there are; "" if nothing does.
 std::string DescribeDifference(const std::string& now, const std::string& was);
 
 }  // namespace thermocline

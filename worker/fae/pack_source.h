@@ -1,5 +1,5 @@
-// Batches of one kind of a pack, from one on, as a BatchSource: each global batch is read at its
-// place in the file, checked, and the worker's slice of it taken.
+// A BatchSource of a pack's batches of one kind. It reads each global batch at its place in the
+// file, and checks it; the worker's slice of it is parsed.
 #ifndef THERMOCLINE_WORKER_FAE_PACK_SOURCE_H_
 #define THERMOCLINE_WORKER_FAE_PACK_SOURCE_H_
 
@@ -30,7 +30,7 @@ struct PackFile {
   int64_t RowsOf(const ChunkName& name) const;
 };
 
-// What the job has in a batch.
+// How many features and dense columns the job's batches have.
 struct PackShape {
   size_t num_features = 0;
   size_t num_dense = 0;
@@ -38,7 +38,7 @@ struct PackShape {
 
 class PackSource : public BatchSource {
  public:
-  // REQUIRES: the pack has the batches
+  // Reads `num_batches` batches of a kind, from `first_batch` on. REQUIRES: the pack has them
   PackSource(std::shared_ptr<const PackFile> pack, const PackShape& shape, bool is_hot,
              int64_t first_batch, int64_t num_batches)
       : pack_(std::move(pack)),
@@ -49,7 +49,7 @@ class PackSource : public BatchSource {
         next_batch_(first_batch) {}
 
   absl::Status Rewind(uint32_t pass) override;
-  // A batch of the pack, whatever `batch_size` is.
+  // Reads a batch of the pack, whatever `batch_size` is.
   absl::StatusOr<bool> Read(int64_t batch_size, RawBatch* raw) override;
   absl::StatusOr<int64_t> Skip(int64_t rows) override;
   absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) override;
@@ -66,7 +66,7 @@ class PackSource : public BatchSource {
   const int64_t first_batch_;
   const int64_t num_batches_;
   std::atomic<bool> cancelled_{false};
-  int64_t next_batch_;  // Of the thread that reads.
+  int64_t next_batch_;  // Only the thread that reads uses it.
 };
 
 }  // namespace thermocline

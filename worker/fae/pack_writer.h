@@ -15,11 +15,12 @@
 
 namespace thermocline {
 
-// Not thread-safe. Destruction removes the file where Finish() did not succeed.
+// Not thread-safe. Unless Finish() has succeeded, the destructor removes the file.
 class PackWriter {
  public:
-  // Makes `path`.tmp; its folder exists. `disk` outlives the writer. Errors: as Disk::Create().
-  // lookups: of each feature in a batch, at most 2^31 - 1.
+  // Creates `path`.tmp, whose folder has to exist. `disk` must outlive the writer.
+  //   lookups: the most lookups of a feature in a batch, at most 2^31 - 1
+  // Errors: Disk::Create's.
   static absl::StatusOr<std::unique_ptr<PackWriter>> Create(Disk* disk, const std::string& path,
                                                             const PackIdentity& identity,
                                                             int64_t batch_size,
@@ -28,15 +29,15 @@ class PackWriter {
   PackWriter(const PackWriter&) = delete;
   PackWriter& operator=(const PackWriter&) = delete;
 
-  // Adds one row of `from` to the batches of a kind. Errors: as AppendFile::Append();
-  // kInvalidArgument (a batch would have more lookups of a feature than a pack can number: says of
-  // which one, and which row of the data it is).
+  // Adds row `row` of `from` to the batches of a kind. Errors: AppendFile::Append's;
+  // kInvalidArgument (a batch would have more lookups of a feature than a pack can number: names
+  // the feature and the row of the data).
   absl::Status Add(const Batch& from, int row, bool is_hot);
-  // Writes what is left and puts the file in its place; the last batch of each kind may be shorter.
-  // Errors: as AppendFile, Disk::Rename() and Disk::SyncDirectory().
+  // Writes the last batches, which may have fewer rows, and the tail, and renames the file to
+  // `path`. Errors: AppendFile's, Disk::Rename's, Disk::SyncDirectory's.
   absl::Status Finish(HotSet hot_set, std::string report);
 
-  // So far; batches: those that were cut.
+  // The rows added and the batches written so far.
   const PackCounts& counts() const { return tail_.counts; }
   uint64_t bytes() const { return bytes_; }
 
@@ -53,7 +54,7 @@ class PackWriter {
   bool finished_ = false;
   uint64_t bytes_ = 0;
   uint64_t started_writeback_ = 0;
-  Batch open_[2];  // Rows of each kind that are not a batch yet.
+  Batch open_[2];  // [0] cold, [1] hot: rows that are not a whole batch yet.
   PackTail tail_;
 };
 

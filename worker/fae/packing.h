@@ -17,39 +17,40 @@
 
 namespace thermocline {
 
-// How far a reading of rows is: of a sample, or of all.
+// How far one reading of the training rows, or of a sample of them, has got.
 struct PackingProgress {
   absl::string_view activity;  // "counting lookups", "packing", "classifying samples"
-  int64_t rows = 0;            // Read so far.
-  double fraction = 0;         // Of its rows, as far as the bytes read tell: in (0, 1].
-  absl::Duration elapsed;      // Since it began.
+  int64_t rows = 0;            // Rows read so far.
+  double fraction = 0;         // The share of the reading, by the bytes read, in (0, 1].
+  absl::Duration elapsed;      // The time since it began.
 };
 
 struct PackingOptions {
-  Disk* disk = nullptr;  // Where packs are. REQUIRED
+  Disk* disk = nullptr;  // The disk of the packs. Must be set.
   int threads = 1;       // The pack is the same for any number.
   std::function<void(const PackingProgress& progress)> on_progress;
   std::function<void(absl::string_view text)> on_warning;
-  // Set from a signal handler: the work ends soon with kCancelled.
+  // A signal handler may set it: then the work ends soon with kCancelled.
   std::atomic<bool>* cancelled = nullptr;
-  // Set while there is a file that such an end would remove.
+  // True while there is an unfinished file, which would be removed then.
   std::atomic<bool>* has_file = nullptr;
 };
 
-// Finds the pack of `job` (resolved) in calibration.directory, or makes it. Returns what
-// calibration found and what is in the pack, as thermocline-pack reports it (docs/operations.md).
-// Errors: kInvalidArgument (a field of the job; the budget holds no hot batch; malformed rows),
-// kAborted (the data changed meanwhile), kCancelled, kResourceExhausted (the disk is full), those
-// of Dataset::Open() and of Disk. No file of this call is left then.
+// Finds the pack of `job`, which is resolved, in calibration.directory, or makes it. Returns the
+// figures of calibration and of the pack, as thermocline-pack reports them (docs/operations.md).
+// After an error no file of this call is left. Errors: kInvalidArgument (a field of the job; the
+// budget has no room for a hot batch; malformed rows), kAborted (the data changed meanwhile),
+// kCancelled, kResourceExhausted (the disk is full), Dataset::Open's, Disk's.
 absl::StatusOr<nlohmann::ordered_json> FindOrMakePack(const Job& job,
                                                       const PackingOptions& options);
 
-// Makes no pack: tells for every budget and every share of the rows as the sample what would be
-// hot, and how many samples of all rows.
+// The budgets and sample shares that CalibrateOnly tries, each with each.
 struct CalibrationGrid {
   std::vector<int64_t> budget_bytes;
-  std::vector<double> sample_shares;  // each in (0, 1]
+  std::vector<double> sample_shares;  // Each is in (0, 1].
 };
+// Makes no pack. Returns, for every budget and sample share, which rows would be hot, and how many
+// of all samples.
 absl::StatusOr<nlohmann::ordered_json> CalibrateOnly(const Job& job, const CalibrationGrid& grid,
                                                      const PackingOptions& options);
 

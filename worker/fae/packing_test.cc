@@ -75,7 +75,7 @@ class PackingTest : public testing::Test {
   }
   std::string Packs() const { return folder_.path() + "/run/hot"; }
   std::vector<std::string> FilesThere() { return *disk_.List(Packs()); }
-  // Of one column.
+  // Writes an array with one column.
   template <typename T>
   void WriteNpy(const std::string& name, const std::string& dtype, const std::vector<T>& values) {
     const auto file = NpyWriter::Create(absl::StrCat(folder_.path(), "/", name), dtype, {1});
@@ -306,7 +306,7 @@ TEST_F(PackingTest, CountsPaddingIds) {
   ASSERT_TRUE(job.ok()) << job.status();
   const auto done = FindOrMakePack(*job, options_);
   ASSERT_TRUE(done.ok()) << done.status();
-  // Of all rows, not of the sample.
+  // The counts are those of all rows, not of the sample.
   EXPECT_EQ((*done)["padding_ids"], 2000);
   EXPECT_EQ((*done)["bad_lines"], 0);
 }
@@ -363,7 +363,7 @@ TEST_F(PackingTest, StoppedAmidTheRows) {
   EXPECT_THAT(FilesThere(), IsEmpty());
 }
 
-// Of the reading under way, not of several.
+// Progress is that of the reading under way, not of several.
 TEST_F(PackingTest, ProgressIsInRows) {
   std::vector<std::string> activities;
   options_.on_progress = [&](const PackingProgress& progress) {

@@ -85,7 +85,7 @@ absl::StatusOr<std::vector<CountedTable>> RowScan::Count(double share, int64_t* 
 absl::StatusOr<int64_t> RowScan::LeastBudget(double share, int64_t samples,
                                              const std::vector<CountedTable>& counted,
                                              const CalibrationResult& result) {
-  // Of each sample: the threshold at which it is hot.
+  // [samples] The threshold at which each sample is hot.
   std::vector<uint32_t> thresholds;
   RETURN_IF_ERROR(Read(kCounting, share, [&](const Batches& batches) {
     for (const std::unique_ptr<Batch>& batch : batches) {

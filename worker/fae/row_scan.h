@@ -1,4 +1,4 @@
-// Readings of the training rows that calibration and packing share.
+// Reads the training rows for calibration and packing.
 #ifndef THERMOCLINE_WORKER_FAE_ROW_SCAN_H_
 #define THERMOCLINE_WORKER_FAE_ROW_SCAN_H_
 
@@ -19,33 +19,33 @@
 
 namespace thermocline {
 
-// Rows of a batch that is read to be counted or packed.
+// Rows are read in batches of this size to be counted or packed.
 inline constexpr int64_t kScanRows = 256;
 
-// The rows of a job, its tables, and threads to read them. Not thread-safe.
+// The training rows of a job, its tables, and threads to read them. Not thread-safe.
 class RowScan {
  public:
-  // `options` outlives it. Errors: as Dataset::Open().
+  // `job` and `options` must outlive it. Errors: Dataset::Open's.
   static absl::StatusOr<std::unique_ptr<RowScan>> Open(const Job& job,
                                                        const PackingOptions& options);
 
   const JobTables& tables() const { return tables_; }
   ThreadPool* pool() { return &pool_; }
 
-  // Counts the lookups of a share of the rows. `rows`: how many were read.
+  // Counts the lookups of a share of the rows. Sets *rows to how many were read.
   absl::StatusOr<std::vector<CountedTable>> Count(double share, int64_t* rows);
 
-  // Calls `take` with several batches at a time, in order, of a share of the rows. `activity`: of
-  // the progress.
+  // Reads a share of the rows. Calls `take` with several batches at a time, in order.
+  //   activity: PackingProgress::activity
   using Batches = std::vector<std::unique_ptr<Batch>>;
   absl::Status Read(absl::string_view activity, double share,
                     absl::FunctionRef<absl::Status(const Batches&)> take);
 
-  // Of the last reading that came to its end: what was malformed, and padding.
+  // The progress at the end of the last complete reading, with malformed lines and padding.
   const BatchReader::Progress& last() const { return last_; }
 
-  // The least budget with which `samples` of the sampled rows would be hot, if the same tables are
-  // whole.
+  // Returns the least budget with which `samples` of the sampled rows would be hot, if the same
+  // tables are hot whole.
   absl::StatusOr<int64_t> LeastBudget(double share, int64_t samples,
                                       const std::vector<CountedTable>& counted,
                                       const CalibrationResult& result);

@@ -4,8 +4,8 @@
 
 namespace thermocline {
 
-// The t for which a variable with `degrees` degrees of freedom lies in [-t, t] with probability
-// `confidence`. REQUIRES: degrees >= 1, 0 < confidence < 1
+// Returns the t for which a variable with `degrees` degrees of freedom is in [-t, t] with
+// probability `confidence`. REQUIRES: degrees >= 1, 0 < confidence < 1
 double StudentT(double confidence, double degrees);
 
 }  // namespace thermocline
