@@ -407,7 +407,7 @@ TEST_F(ResumeTest, TheDataAreThoseOfTheCheckpoint) {
     EXPECT_TRUE(status.ok() || absl::IsFailedPrecondition(status)) << status;
     return std::string(status.message());
   };
-  // Of an earlier program.
+  // The checkpoint is of an earlier program.
   EXPECT_EQ(check(FilesOf({"a:10"})), "");
   EXPECT_THAT(notices, ElementsAre(HasSubstr("does not know its data files")));
 

@@ -29,10 +29,10 @@ struct CalibrateFlags : JobFlags {
   bool json = false;
 };
 
-// Of a job that says nothing of hot rows.
+// The budgets for a job without hot rows.
 constexpr char kDefaultBudgets[] = "64MiB,256MiB,1GiB";
 
-// The job, with `fae` in the place of what it has, where it counts no hot rows.
+// Loads the job. If it counts no hot rows, `fae` takes the place of its cache.
 absl::StatusOr<Job> LoadForCalibration(const CalibrateFlags& flags, std::string* budgets) {
   *budgets = flags.budgets;
   const absl::StatusOr<Job> job = LoadJobOf(flags);

@@ -62,7 +62,7 @@ const char* VerdictOn(const absl::Status& status) {
 // Sums over the files of a checkpoint.
 struct Contents {
   uint64_t files = 0, bytes = 0;
-  // Of the files that it wrote itself; it shares the others with older checkpoints.
+  // In the files that it wrote itself; it shares the others with older checkpoints.
   uint64_t new_rows = 0, new_bytes = 0;
   const char* kind = "";
 };

@@ -84,7 +84,7 @@ absl::Status CheckIsOf(const CertificateAuthority& authority, const std::string&
                    "', and this job is '", job.name(), "': move that folder away"));
 }
 
-// Those that a start of this run has made, by name.
+// Removes the files, by their names, that an earlier start of this run has made.
 absl::Status RemoveCertificates(const RunDirectory& directory) {
   std::vector<std::string> names = {"ca.key", "ca.pem"};
   for (const Role role :

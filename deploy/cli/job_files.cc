@@ -181,7 +181,7 @@ void ScoreAllRows(Data* data) {
     }
     return;
   }
-  // Of a folder with test_*.npy those are scored. Else all others: those from row
+  // In a folder with test_*.npy their rows are scored; if there are none, all rows are, from row
   // int(rows * (1 - test_share)) on.
   if (!HeldOutFile(*data).empty()) return;
   const double all = std::nextafter(1.0, 0.0);

@@ -107,7 +107,8 @@ std::string Text(const std::string& title, const std::vector<std::string>& lines
   return text;
 }
 
-// Of a job over several hosts: from the process's host, or where it is.
+// Returns the last lines of a job over several hosts, from the process's host; or says where the
+// log is.
 absl::StatusOr<std::string> AskForLast(const Logs& logs, const std::string& process) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(kLogTimeoutS));
@@ -152,13 +153,13 @@ bool IsRefusal(const absl::Status& status) {
   return absl::IsPermissionDenied(status) || absl::IsUnauthenticated(status);
 }
 
-// Of one process. Implementations: LocalLog, HostLog. Not thread-safe.
+// Follows the log of one process. Implementations: LocalLog, HostLog. Not thread-safe.
 class FollowedLog {
  public:
   virtual ~FollowedLog() = default;
-  // The lines that came since the call before, the first time the last ones. Errors: lines can't be
-  // had; a later call may have some, but for kPermissionDenied and kUnauthenticated. Each error is
-  // returned once, until lines come again.
+  // Returns the lines that came since the call before, the first time the last ones. Errors: lines
+  // can't be had; a later call may have some, but for kPermissionDenied and kUnauthenticated. Each
+  // error is returned once, until lines come again.
   virtual absl::StatusOr<std::vector<std::string>> Take() = 0;
   // No line comes any more.
   virtual bool has_ended() const = 0;

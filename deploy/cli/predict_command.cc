@@ -48,7 +48,7 @@ struct PredictFlags {
 struct Prediction {
   Job job;
   CheckpointPath checkpoint;
-  uint64_t generation = 0;  // That made it.
+  uint64_t generation = 0;  // The generation that made the checkpoint.
   uint64_t memory_bytes = 0;
   std::string program;
   std::vector<std::string> notices;
@@ -83,7 +83,7 @@ absl::StatusOr<Job> JobToPredict(const PredictFlags& flags, const std::string& c
                                       "init",       "data_files"};
   absl::StatusOr<Job> job;
   if (flags.job.empty()) {
-    // Of the machine that trained.
+    // These settings are for the machine that trained.
     cleared.insert(cleared.end(), {"cluster.worker_threads", "data.parser_threads"});
     job = ParseJob(JobToText(manifest.job()), absl::StrCat("the job of checkpoint ", checkpoint),
                    overrides, cleared);

@@ -67,7 +67,7 @@ absl::StatusOr<Job> LoadChangedJob(const JobFlags& flags, const std::string& def
   }
   MakePathsAbsolute(&*job);
   RETURN_IF_ERROR(CheckJobFiles(*job));
-  job->clear_data_files();  // Of the run that left the job file.
+  job->clear_data_files();  // They are those of the run that left the job file.
   return job;
 }
 
@@ -363,7 +363,7 @@ absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) 
   RETURN_IF_ERROR(setup.options.num_hosts > 0
                       ? MakeJoinCertificates(setup.directory, flags.listen, &setup.job)
                       : MakeCertificates(setup.directory, &setup.job));
-  // Of the launch before; what the user has asked of this job holds for all controllers of it.
+  // The request was for the launch before. (One for this job holds for all controllers of it.)
   if (!flags.restarted) WithdrawStop(setup.directory.path());
   if (const absl::Status found = FindDataFiles(&setup.job); !found.ok()) {
     setup.options.notices.push_back(

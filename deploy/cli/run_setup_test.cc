@@ -75,7 +75,7 @@ class OrBeginTest : public testing::Test {
 };
 
 TEST_F(OrBeginTest, BeginsOnceAndThenGoesOn) {
-  Write("run/controller.json", "{}");  // Of a start that found no hosts.
+  Write("run/controller.json", "{}");  // A start that found no hosts has left it.
   EXPECT_EQ(SetUp(false).value(), std::pair(false, uint64_t{1}));
   EXPECT_EQ(SetUp(true).value(), std::pair(false, uint64_t{1}));
   // The next one ended before it had written the job file.

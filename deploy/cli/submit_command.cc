@@ -413,8 +413,9 @@ std::map<std::string, std::string> LastWordsOfAgents(const std::string& run_dir)
   return words;
 }
 
-// Of a job that has no servers since `begin`, as it waits for its hosts: what agents say that don't
-// reach the controller. `said`: by agents, each of which is shown once.
+// Returns what agents that don't reach the controller have logged since `begin`, for a job that
+// waits for its hosts and so has no servers.
+//   said: the agents' complaints so far, each of which is shown once
 std::string NewComplaints(const std::string& run_dir, fs::file_time_type begin,
                           std::map<std::string, std::string>* said) {
   std::string text;

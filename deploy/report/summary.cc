@@ -47,7 +47,7 @@ std::optional<double> Largest(const std::vector<Json>& results, const char* name
 }
 
 std::optional<double> SamplesPerSecond(const std::vector<Json>& results) {
-  // Of this run only, like the seconds.
+  // The samples are those of this run only, like the seconds.
   auto samples = Sum(results, "new_samples");
   if (!samples) samples = Sum(results, "samples");
   // Nothing was trained: a complete job was resumed, or it was only evaluated.
