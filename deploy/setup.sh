@@ -122,16 +122,16 @@ fetch_arrow() {
 }
 
 # A virtual environment for tests; their own files say what they take from it.
-fetch_test_server() {
+fetch_test_tools() {
   local folder=$home/tests
-  [[ -x $folder/bin/moto_server ]] && return
-  echo "fetching a small S3 server for tests from PyPI (moto)"
+  [[ -x $folder/bin/moto_server && -x $folder/bin/tensorboard ]] && return
+  echo "fetching what tests take from PyPI: a small S3 server (moto), TensorBoard"
   if ! { python3 -m venv "$folder" && timeout 600 "$folder/bin/python" -m pip --disable-pip-version-check install \
     --quiet --timeout 20 --retries 2 -r "$(dirname "${BASH_SOURCE[0]}")/../tests/process/requirements.txt"; }; then
     rm -rf "$folder"
-    echo "moto could not be fetched: the tests of s3:// are skipped" >&2
+    echo "they could not be fetched: the tests of s3:// and of TensorBoard's files are skipped" >&2
   fi
 }
 
 if [[ ${THERMOCLINE_ARROW_HOME:-} == "" ]]; then fetch_arrow; fi
-if $tests; then fetch_test_server; fi
+if $tests; then fetch_test_tools; fi

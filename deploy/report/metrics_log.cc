@@ -1,14 +1,15 @@
 #include "deploy/report/metrics_log.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "common/base/status_macros.h"
 #include "common/job/schedule_text.h"
 #include "deploy/report/summary.h"
 
@@ -64,11 +65,9 @@ std::string DescribeWarning(const DeviceWarnings::Warning& warning) {
 }
 
 absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Create(const std::string& path) {
-  std::unique_ptr<MetricsLog> log(new MetricsLog);
-  log->file_.open(path, std::ios::app);
-  if (!log->file_) {
-    return absl::UnavailableError(absl::StrCat("can't write ", path, ": ", std::strerror(errno)));
-  }
+  ASSIGN_OR_RETURN(std::unique_ptr<AppendedFile> file, AppendedFile::Open(path));
+  std::unique_ptr<MetricsLog> log(new MetricsLog(std::move(file)));
+  log->Note(log->file_->EndLine(), &log->file_fails_);
   return log;
 }
 
@@ -93,8 +92,19 @@ void MetricsLog::AppendEvent(nlohmann::ordered_json event, absl::Duration elapse
 
 void MetricsLog::WriteLine(nlohmann::ordered_json* json, absl::Duration elapsed) {
   (*json)["wall_s"] = std::round(absl::ToDoubleSeconds(elapsed) * 1000) / 1000;
-  file_ << json->dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << "\n"
-        << std::flush;
+  Note(file_->Append(absl::StrCat(
+           json->dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace), "\n")),
+       &file_fails_);
+  if (events_ != nullptr) Note(events_->Append(*json, absl::Now()), &events_fail_);
+}
+
+// Training goes on without its lines.
+void MetricsLog::Note(const absl::Status& written, bool* fails) {
+  if (!written.ok() && !*fails) {
+    warnings_.push_back(
+        absl::StrCat(written.message(), "; its lines are missing until it can be written again"));
+  }
+  *fails = !written.ok();
 }
 
 // Numbers that are not finite are null in JSON.

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,6 +18,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "deploy/job/evaluations.h"
+#include "deploy/report/appended_file.h"
+#include "deploy/report/event_file.h"
 #include "deploy/report/progress_bar.h"
 
 namespace thermocline {
@@ -73,6 +74,8 @@ class MetricsLog {
     partial_.clear();
     progress_.phase.reset();
   }
+  // Every line goes to `events`, too, from now on.
+  void AlsoWriteTo(std::unique_ptr<EventFile> events) { events_ = std::move(events); }
   // Appends an event of the launcher's own, an object with "event".
   void AppendEvent(nlohmann::ordered_json event, absl::Duration elapsed);
 
@@ -85,12 +88,14 @@ class MetricsLog {
   uint64_t progress_events() const { return progress_events_; }
   uint64_t phase_events() const { return phase_events_; }
   uint64_t bad_lines() const { return bad_lines_; }
-  // The texts of the "warning" lines since the last call, for the console.
+  // The texts of the "warning" lines since the last call, for the console; among them, once until a
+  // line is written again, why none can be.
   std::vector<std::string> TakeWarnings() { return std::exchange(warnings_, {}); }
 
  private:
-  MetricsLog() = default;
+  explicit MetricsLog(std::unique_ptr<AppendedFile> file) : file_(std::move(file)) {}
 
+  void Note(const absl::Status& written, bool* fails);
   void WriteLine(nlohmann::ordered_json* json, absl::Duration elapsed);
   void TakeLine(absl::string_view line, absl::Duration elapsed);
   // Whether the line is one to keep: it is more than a change between hot and cold batches.
@@ -98,7 +103,9 @@ class MetricsLog {
   // Whether the line of the phase is one to keep.
   bool TakePhase(const nlohmann::ordered_json& json);
 
-  std::ofstream file_;
+  const std::unique_ptr<AppendedFile> file_;
+  std::unique_ptr<EventFile> events_;  // null: none
+  bool file_fails_ = false, events_fail_ = false;
   std::string partial_;  // a line that hasn't ended yet
   Progress progress_;
   std::vector<EvaluationReport> evaluations_;

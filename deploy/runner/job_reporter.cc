@@ -58,7 +58,15 @@ absl::Status JobReporter::OnOpen() {
   if (job.calibration().directory() == directory_.HotDirectory()) {
     job.mutable_calibration()->clear_directory();
   }
-  return directory_.Write("job.textproto", JobToText(job));
+  const std::string text = JobToText(job);
+  RETURN_IF_ERROR(directory_.Write("job.textproto", text));
+  if (has_event_file_) return absl::OkStatus();
+  ASSIGN_OR_RETURN(std::unique_ptr<EventFile> events,
+                   EventFile::Create(directory_.path(), absl::Now()));
+  RETURN_IF_ERROR(events->WriteJob(text, absl::Now()));
+  metrics_->AlsoWriteTo(std::move(events));
+  has_event_file_ = true;
+  return absl::OkStatus();
 }
 
 std::string JobReporter::ReadJob() const {

@@ -115,6 +115,7 @@ class JobReporter {
   const JobObserver& observer_;
   const Stopwatch watch_;
   std::unique_ptr<MetricsLog> metrics_;
+  bool has_event_file_ = false;
   DeviceWarnings device_warnings_;
   std::optional<WorkerTotals> totals_;     // Totals of the generation at OnWorkers' last line,
   std::optional<WorkerTotals> lately_;     // and since the line before that.
