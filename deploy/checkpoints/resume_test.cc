@@ -414,7 +414,7 @@ TEST_F(ResumeTest, TheDataAreThoseOfTheCheckpoint) {
   *manifest.mutable_job()->mutable_data_files() = FilesOf({"a:10", "b:20", "pipe"}, {"t:5"});
   EXPECT_EQ(check(FilesOf({"a:10", "b:20", "pipe"}, {"t:5"})), "");
   EXPECT_THAT(notices, IsEmpty());
-  // Moved and renamed, in the same order; a pipe can't be told from another.
+  // The files are moved and renamed, in the same order. All pipes look the same.
   EXPECT_EQ(check(FilesOf({"/c:10", "/b:20", "other"}, {"/e:5"})), "");
   EXPECT_THAT(notices, IsEmpty());
 

@@ -53,7 +53,7 @@ int RunEval(const EvalFlags& flags) {
     return kExitFailed;
   };
   if (!result.ok()) return fail(result.status());
-  // Its own, with logs that nobody needs.
+  // If the user has named no run directory, it has only logs, which are not needed any more.
   const bool is_kept = !flags.run_dir.empty() || !result->shortfall.ok();
   if (!is_kept) setup->directory.RemoveAll();
   const std::string run_dir = is_kept ? setup->directory.path() : "";

@@ -210,7 +210,7 @@ absl::StatusOr<EngineJob> ReadEngineJob(const std::string& run_dir) {
 }
 
 std::string ResumeCommand(const EngineJob& job) {
-  // Where that can't be told, --resume says why.
+  // If it can't be seen whether the run has begun, --resume will say why.
   const bool has_begun = HasBegun(job.run_dir, absl::ZeroDuration()).value_or(true);
   return absl::StrCat("thermocline submit ", has_begun ? "--resume " : "", "--run-dir ",
                       ShellWord(job.run_dir));

@@ -18,8 +18,8 @@ constexpr absl::Duration kKeepalive = absl::Seconds(10);
 // For the end of calls that were canceled: at once, unless their connection hangs.
 constexpr absl::Duration kEndPatience = absl::Seconds(1);
 
-// A connection through which nothing comes is given up within two keepalives: the streams of a node
-// are opened again over a new one.
+// A connection through which nothing comes is closed within two keepalives, so that the streams of
+// a node are opened again over a new one.
 std::shared_ptr<grpc::Channel> OpenKeptAlive(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments = DataPlaneArguments(kDefaultMaxMessageBytes);

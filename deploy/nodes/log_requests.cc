@@ -29,7 +29,7 @@ void LogRequests::Take(absl::Duration now,
 }
 
 void LogRequests::Add(absl::Duration now, const LogRequest& request) {
-  // On another host than before the process is another one.
+  // If the process ran on another host before, this is a new process.
   const bool goes_on = request.host() == host_;
   waiting_.push_back({request, goes_on ? now + kPatience : now});
   if (!goes_on) waiting_.back().request.clear_host();

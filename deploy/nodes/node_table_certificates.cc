@@ -31,7 +31,7 @@ absl::Status NodeTable::CheckAddress(const HostState& host) const {
       " (--controller), or bring certificates (docs/security.md)"));
 }
 
-// A request of a process that this host was not told to run is never signed.
+// Refuses requests of processes that this host has no order to run; they are never signed.
 void NodeTable::RefuseUnordered(const NodeReport& report, const HostState& host) {
   for (const ProcessReport& process : report.processes()) {
     const ProcessId id = FromNodeProcess(process.id());
@@ -42,7 +42,7 @@ void NodeTable::RefuseUnordered(const NodeReport& report, const HostState& host)
     const std::string text =
         absl::StrCat("refused: host ", report.hello().host(), " asks for a certificate of ",
                      id.Name(), ", which it was not ordered to run");
-    // One that makes up more of them is told of once.
+    // A host that makes up several such processes gets one notice.
     if (told_.insert(report.hello().host()).second) notices_.push_back(text);
   }
 }

@@ -117,7 +117,7 @@ TEST_F(NodeTableTest, SignsForProcessesThatWereOrderedThere) {
   Ask(server, "key", &report);
   ASSERT_TRUE(Take(2, report).ok());
   EXPECT_EQ(CertificateAt("h1", 7), "key of server at 10.0.0.1 #1");
-  report.set_heartbeat(3);  // It had not heard of it yet.
+  report.set_heartbeat(3);  // The certificate has not reached it yet.
   ASSERT_TRUE(Take(3, report).ok());
   EXPECT_EQ(CertificateAt("h1", 7), "key of server at 10.0.0.1 #1");
   EXPECT_THAT(table_.TakeNotices(), IsEmpty());
@@ -162,7 +162,7 @@ TEST_F(NodeTableTest, SignsNothingElse) {
       ElementsAre(
           "refused: host h2 asks for a certificate of server 0, which it was not ordered to "
           "run",
-          // What else it makes up is not told.
+          // Other processes that it makes up give no further notice.
           "refused: host h1 asks for a certificate of server 0, which it was not ordered to "
           "run"));
   // What was stopped meanwhile gets none either.

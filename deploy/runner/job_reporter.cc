@@ -263,7 +263,8 @@ void JobReporter::TellOfCallOff(const CheckpointEvent& event) {
   Tell(absl::StrCat("checkpoint ", event.name, " was called off: ", event.reason));
 }
 
-// A rate of one percent means hundreds of changes in a pass: only those of the rate are told.
+// At a rate of one percent a pass has hundreds of changes, so the console shows only those at which
+// the rate changes.
 void JobReporter::ReportChange(const EvaluationEvent& event) {
   const ScheduleState& next = *event.verdict.schedule;
   Json json = {{"event", "change"},
