@@ -11,7 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "server/tables/embedding_table_impl.h"
+#include "server/tables/embedding_table.h"
 #include "server/tables/partition_order.h"
 #include "server/tables/prefetch.h"
 
@@ -26,20 +26,20 @@ constexpr uint32_t kPartitionsPerDrop = kNumPartitions / 16;
 
 }  // namespace
 
-void EmbeddingTable::Impl::SaveImage(TableStripe& stripe, Key key, uint32_t row) {
-  // Nobody asks for it any more. Who reads a partition's rows says so afterwards.
-  const uint32_t partitions_read = snapshot.partitions_read.load(std::memory_order_acquire);
-  if (PartitionOfKey(TableSalt(layout.id), key) < partitions_read) return;
+void EmbeddingTable::SaveImage(TableStripe& stripe, Key key, uint32_t row) {
+  // The snapshot has read the row already.
+  const uint32_t partitions_read = snapshot_.partitions_read.load(std::memory_order_acquire);
+  if (PartitionOfKey(TableSalt(layout_.id), key) < partitions_read) return;
   // It was stored before the snapshot began, or left memory since, and left its image.
-  if (storage.IsAsStored(row)) return;
-  const bool saved = stripe.cut.Save(key, *storage.Meta(row), storage.Weights(row), layout.dim,
-                                     storage.State(row), layout.state_floats());
-  if (saved) snapshot.old_images.fetch_add(1, std::memory_order_relaxed);
+  if (storage_.IsAsStored(row)) return;
+  const bool saved = stripe.cut.Save(key, *storage_.Meta(row), storage_.Weights(row), layout_.dim,
+                                     storage_.State(row), layout_.state_floats());
+  if (saved) snapshot_.old_images.fetch_add(1, std::memory_order_relaxed);
 }
 
-class EmbeddingTable::Impl::Snapshot final : public TableSnapshot {
+class EmbeddingTable::Snapshot final : public TableSnapshot {
  public:
-  Snapshot(Impl* table, uint32_t oldest, uint32_t newest, bool all_rows);
+  Snapshot(EmbeddingTable* table, uint32_t oldest, uint32_t newest, bool all_rows);
   ~Snapshot() override;
 
   absl::StatusOr<bool> Next(SnapshotRows* rows) override;
@@ -47,10 +47,10 @@ class EmbeddingTable::Impl::Snapshot final : public TableSnapshot {
  private:
   void Collect();
   UninitializedVector<Key> CopyKeys(const TableStripe& stripe) const;
-  // Leaves the keys of rows that belong to the snapshot.
+  // Removes the keys of rows that don't belong to the snapshot.
   void DropOthers(UninitializedVector<Key>* keys) const;
   absl::Status FillStored();
-  // Moves the next keys in order, and of each where in stored_rows_ it is.
+  // Fills batch_ with the next keys in order, and batch_stored_ with their places in stored_rows_.
   void TakeKeys();
   void Read(SnapshotRows* rows);
   void ReadFromStore(size_t position, SnapshotRows* rows);
@@ -58,48 +58,48 @@ class EmbeddingTable::Impl::Snapshot final : public TableSnapshot {
   void ReadStripe(const KeyBatch& batch, uint32_t s, SnapshotRows* rows);
   void SetRead(uint32_t partitions);
 
-  Impl* const table_;
+  EmbeddingTable* const table_;
   const uint64_t salt_;
-  const bool all_rows_;                // Whatever the step of their last change.
-  const RowCut cut_;                   // Without images.
+  const bool all_rows_;                // The step of the last change doesn't matter.
+  const RowCut cut_;                   // It holds no images.
   std::unique_ptr<RowCursor> cursor_;  // Null once it is at its end, and where there is no store.
   bool collected_ = false;
-  UninitializedVector<Key> keys_;  // In memory.
+  UninitializedVector<Key> keys_;  // Their rows were in memory.
   size_t next_ = 0;                // in keys_
-  std::vector<Key> stored_keys_;   // The next ones of the cursor.
+  std::vector<Key> stored_keys_;   // The cursor's last batch.
   UninitializedVector<uint8_t> stored_rows_;
   size_t next_stored_ = 0;           // in stored_keys_
-  uint32_t partitions_dropped_ = 0;  // The images of rows in the partitions below are gone.
+  uint32_t partitions_dropped_ = 0;  // The images of lower partitions' rows are gone.
   // The batch that is being read.
   std::vector<Key> batch_;
-  std::vector<uint32_t> batch_stored_;  // Its rows in stored_rows_, or kNotStored.
+  std::vector<uint32_t> batch_stored_;  // [batch_] rows of stored_rows_, or kNotStored
   std::vector<char> present_;
 };
 
-EmbeddingTable::Impl::Snapshot::Snapshot(Impl* table, uint32_t oldest, uint32_t newest,
-                                         bool all_rows)
-    : table_(table), salt_(TableSalt(table->layout.id)), all_rows_(all_rows), cut_(oldest, newest) {
-  CHECK(!table_->snapshot.exists.exchange(true));
-  table_->snapshot.partitions_read.store(0);
+EmbeddingTable::Snapshot::Snapshot(EmbeddingTable* table, uint32_t oldest, uint32_t newest,
+                                   bool all_rows)
+    : table_(table), salt_(TableSalt(table->layout_.id)), all_rows_(all_rows), cut_(oldest, newest) {
+  CHECK(!table_->snapshot_.exists.exchange(true));
+  table_->snapshot_.partitions_read.store(0);
   for (uint32_t s = 0; s < kNumStripes; ++s) {
-    absl::MutexLock lock(&table_->stripes[s].mutex);
-    table_->stripes[s].cut = RowCut(oldest, newest);
+    absl::MutexLock lock(&table_->stripes_[s].mutex);
+    table_->stripes_[s].cut = RowCut(oldest, newest);
   }
   // Last: a row that leaves memory from here on leaves its image.
-  if (table_->store != nullptr) cursor_ = table_->store->NewCursor();
+  if (table_->store_ != nullptr) cursor_ = table_->store_->NewCursor();
 }
 
-EmbeddingTable::Impl::Snapshot::~Snapshot() {
+EmbeddingTable::Snapshot::~Snapshot() {
   for (uint32_t s = 0; s < kNumStripes; ++s) {
     RowCut ended;  // Freed without the lock.
-    absl::MutexLock lock(&table_->stripes[s].mutex);
-    std::swap(ended, table_->stripes[s].cut);
-    table_->snapshot.old_images -= ended.images().size();
+    absl::MutexLock lock(&table_->stripes_[s].mutex);
+    std::swap(ended, table_->stripes_[s].cut);
+    table_->snapshot_.old_images -= ended.images().size();
   }
-  CHECK(table_->snapshot.exists.exchange(false));
+  CHECK(table_->snapshot_.exists.exchange(false));
 }
 
-absl::StatusOr<bool> EmbeddingTable::Impl::Snapshot::Next(SnapshotRows* rows) {
+absl::StatusOr<bool> EmbeddingTable::Snapshot::Next(SnapshotRows* rows) {
   if (!collected_) Collect();
   rows->keys.clear();
   while (rows->keys.empty()) {
@@ -114,30 +114,30 @@ absl::StatusOr<bool> EmbeddingTable::Impl::Snapshot::Next(SnapshotRows* rows) {
 }
 
 // The partitions below `partitions` are read.
-void EmbeddingTable::Impl::Snapshot::SetRead(uint32_t partitions) {
-  table_->snapshot.partitions_read.store(partitions, std::memory_order_release);
+void EmbeddingTable::Snapshot::SetRead(uint32_t partitions) {
+  table_->snapshot_.partitions_read.store(partitions, std::memory_order_release);
   if (partitions < kNumPartitions && partitions - partitions_dropped_ < kPartitionsPerDrop) return;
   partitions_dropped_ = partitions;
   for (uint32_t s = 0; s < kNumStripes; ++s) {
-    absl::MutexLock lock(&table_->stripes[s].mutex);
-    table_->snapshot.old_images -= table_->stripes[s].cut.Drop(
+    absl::MutexLock lock(&table_->stripes_[s].mutex);
+    table_->snapshot_.old_images -= table_->stripes_[s].cut.Drop(
         [&](Key key) { return PartitionOfKey(salt_, key) < partitions; });
   }
 }
 
-absl::Status EmbeddingTable::Impl::Snapshot::FillStored() {
+absl::Status EmbeddingTable::Snapshot::FillStored() {
   if (cursor_ == nullptr || next_stored_ < stored_keys_.size()) return absl::OkStatus();
   next_stored_ = 0;
   const absl::Status status = cursor_->Next(KeyBatch::kMaxKeys, &stored_keys_, &stored_rows_);
   if (!status.ok()) {
-    return absl::Status(status.code(), absl::StrCat("table '", table_->layout.name,
+    return absl::Status(status.code(), absl::StrCat("table '", table_->layout_.name,
                                                     "': reading all rows: ", status.message()));
   }
   if (stored_keys_.empty()) cursor_.reset();
   return absl::OkStatus();
 }
 
-void EmbeddingTable::Impl::Snapshot::TakeKeys() {
+void EmbeddingTable::Snapshot::TakeKeys() {
   batch_.clear();
   batch_stored_.clear();
   while (batch_.size() < KeyBatch::kMaxKeys) {
@@ -155,9 +155,9 @@ void EmbeddingTable::Impl::Snapshot::TakeKeys() {
   }
 }
 
-void EmbeddingTable::Impl::Snapshot::Collect() {
+void EmbeddingTable::Snapshot::Collect() {
   std::vector<UninitializedVector<Key>> groups;
-  for (const TableStripe& stripe : table_->stripes) {
+  for (const TableStripe& stripe : table_->stripes_) {
     groups.push_back(CopyKeys(stripe));
     if (!all_rows_) DropOthers(&groups.back());
   }
@@ -166,7 +166,7 @@ void EmbeddingTable::Impl::Snapshot::Collect() {
 }
 
 // An apply waits for the lock: nothing but the copying is done under it, into memory that is there.
-UninitializedVector<Key> EmbeddingTable::Impl::Snapshot::CopyKeys(const TableStripe& stripe) const {
+UninitializedVector<Key> EmbeddingTable::Snapshot::CopyKeys(const TableStripe& stripe) const {
   const auto room = [&]() ABSL_SHARED_LOCKS_REQUIRED(stripe.mutex) {
     return stripe.index.size() + stripe.candidates.size() + stripe.cut.images().size() + 1;
   };
@@ -188,20 +188,20 @@ UninitializedVector<Key> EmbeddingTable::Impl::Snapshot::CopyKeys(const TableStr
   }
 }
 
-void EmbeddingTable::Impl::Snapshot::DropOthers(UninitializedVector<Key>* keys) const {
+void EmbeddingTable::Snapshot::DropOthers(UninitializedVector<Key>* keys) const {
   size_t kept = 0;
-  table_->stripes.ForEachBatch(*keys, [&](const KeyBatch& batch, size_t) {
+  table_->stripes_.ForEachBatch(*keys, [&](const KeyBatch& batch, size_t) {
     for (uint32_t s = 0; s < kNumStripes; ++s) {
       if (batch.begin(s) == batch.begin(s + 1)) continue;
-      const TableStripe& stripe = table_->stripes[s];
+      const TableStripe& stripe = table_->stripes_[s];
       absl::ReaderMutexLock lock(&stripe.mutex);
-      table_->stripes.Pipeline<const RowMeta*>(
+      table_->stripes_.Pipeline<const RowMeta*>(
           batch, s,
           [&](const Entry& entry) -> const RowMeta* {
             const uint32_t row = stripe.index.Find(entry.key, entry.place);
             if (row == 0) return nullptr;
-            __builtin_prefetch(table_->storage.Meta(row));
-            return table_->storage.Meta(row);
+            __builtin_prefetch(table_->storage_.Meta(row));
+            return table_->storage_.Meta(row);
           },
           [&](const Entry& entry, const RowMeta* meta) ABSL_SHARED_LOCKS_REQUIRED(stripe.mutex) {
             if (meta == nullptr) {
@@ -217,15 +217,15 @@ void EmbeddingTable::Impl::Snapshot::DropOthers(UninitializedVector<Key>* keys) 
   keys->resize(kept);
 }
 
-void EmbeddingTable::Impl::Snapshot::Read(SnapshotRows* rows) {
+void EmbeddingTable::Snapshot::Read(SnapshotRows* rows) {
   const size_t n = batch_.size();
   rows->keys = batch_;
   rows->counts.resize(n);
   rows->changed.resize(n);
   rows->has_row.assign(n, 1);
-  rows->rows.resize(n * table_->layout.row_floats());
+  rows->rows.resize(n * table_->layout_.row_floats());
   present_.assign(n, 0);
-  table_->stripes.ForEachBatch(batch_, [&](const KeyBatch& batch, size_t) {
+  table_->stripes_.ForEachBatch(batch_, [&](const KeyBatch& batch, size_t) {
     for (uint32_t s = 0; s < kNumStripes; ++s) {
       if (batch.begin(s) != batch.begin(s + 1)) ReadStripe(batch, s, rows);
     }
@@ -236,12 +236,12 @@ void EmbeddingTable::Impl::Snapshot::Read(SnapshotRows* rows) {
   Compact(rows);
 }
 
-void EmbeddingTable::Impl::Snapshot::ReadFromStore(size_t position, SnapshotRows* rows) {
-  const uint8_t* stored = stored_rows_.data() + batch_stored_[position] * table_->stored_row_bytes;
+void EmbeddingTable::Snapshot::ReadFromStore(size_t position, SnapshotRows* rows) {
+  const uint8_t* stored = stored_rows_.data() + batch_stored_[position] * table_->stored_row_bytes_;
   RowMeta meta;
   std::memcpy(&meta, stored, sizeof(meta));
   if (!cut_.Contains(meta)) return;
-  const size_t row_floats = table_->layout.row_floats();
+  const size_t row_floats = table_->layout_.row_floats();
   std::memcpy(&rows->rows[position * row_floats], stored + sizeof(meta),
               row_floats * sizeof(float));
   rows->counts[position] = meta.count;
@@ -249,8 +249,8 @@ void EmbeddingTable::Impl::Snapshot::ReadFromStore(size_t position, SnapshotRows
   present_[position] = 1;
 }
 
-void EmbeddingTable::Impl::Snapshot::Compact(SnapshotRows* rows) {
-  const size_t row_floats = table_->layout.row_floats();
+void EmbeddingTable::Snapshot::Compact(SnapshotRows* rows) {
+  const size_t row_floats = table_->layout_.row_floats();
   size_t kept = 0;
   for (size_t i = 0; i < present_.size(); ++i) {
     if (!present_[i]) continue;
@@ -270,19 +270,18 @@ void EmbeddingTable::Impl::Snapshot::Compact(SnapshotRows* rows) {
   rows->rows.resize(kept * row_floats);
 }
 
-void EmbeddingTable::Impl::Snapshot::ReadStripe(const KeyBatch& batch, uint32_t s,
-                                                SnapshotRows* rows) {
-  const RowStorage& storage = table_->storage;
-  const size_t dim = table_->layout.dim;
-  const size_t state_floats = table_->layout.state_floats();
-  const TableStripe& stripe = table_->stripes[s];
+void EmbeddingTable::Snapshot::ReadStripe(const KeyBatch& batch, uint32_t s, SnapshotRows* rows) {
+  const RowStorage& storage = table_->storage_;
+  const size_t dim = table_->layout_.dim;
+  const size_t state_floats = table_->layout_.state_floats();
+  const TableStripe& stripe = table_->stripes_[s];
   const auto set_meta = [&](uint32_t position, const RowMeta& meta) {
     present_[position] = 1;
     rows->counts[position] = meta.count;
     rows->changed[position] = meta.changed;
   };
   absl::ReaderMutexLock lock(&stripe.mutex);
-  table_->stripes.Pipeline<uint32_t>(
+  table_->stripes_.Pipeline<uint32_t>(
       batch, s,
       [&](const Entry& entry) {
         const uint32_t row = stripe.index.Find(entry.key, entry.place);
@@ -314,8 +313,8 @@ std::unique_ptr<TableSnapshot> EmbeddingTable::BeginSnapshot(Step cut, Step chan
   CHECK_LE(changed_after, cut);
   const uint32_t oldest = changed_after == kNoStep ? 0 : ChangedAt(changed_after) + 1;
   // What is forgotten may be in the store still.
-  return std::make_unique<Impl::Snapshot>(
-      impl_.get(), std::max(oldest, impl_->admission.oldest_kept()), ChangedAt(cut), oldest == 0);
+  return std::make_unique<Snapshot>(this, std::max(oldest, admission_.oldest_kept()),
+                                    ChangedAt(cut), oldest == 0);
 }
 
 }  // namespace thermocline

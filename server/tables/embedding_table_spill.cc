@@ -1,8 +1,8 @@
-// Rows that are not in memory: how they come back, and how they leave.
+// How rows of an EmbeddingTable come back from the store, and how they leave for it.
 //
-// A row in memory is what counts; the store may have an older one. Rows leave in rounds, one at a
-// time (Spiller): dirty ones are copied, written to the store, and leave memory if nobody changed
-// them meanwhile. So every row is in memory, or in the store as it is.
+// A row in memory is valid; the store may have an older image of it. Rows leave in rounds, one
+// round at a time (Spiller): dirty rows are copied, written to the store, and removed from memory
+// unless they were changed meanwhile. So every row is in memory, or valid in the store.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -14,15 +14,11 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "server/tables/embedding_table_impl.h"
+#include "server/tables/embedding_table.h"
 
 namespace thermocline {
 namespace {
 
-// Bytes of the index for one key, a little more than it takes at its emptiest.
-constexpr size_t kIndexBytesPerRow = 26;
-// A small budget has room for so many rows of a stripe all the same.
-constexpr size_t kMinStripeRows = 8;
 // Stored rows that are copied at once, on their way out or back, have at most so many bytes.
 constexpr size_t kMaxBatchBytes = size_t{8} << 20;
 // Rows that leave a stripe, or entries that are looked at, while its lock is held.
@@ -46,14 +42,9 @@ size_t RoomOfStripe(size_t max_rows) {
 size_t FullStripeRows(size_t max_rows) { return max_rows - RoomOfStripe(max_rows); }
 size_t SweptStripeRows(size_t max_rows) { return max_rows - 2 * RoomOfStripe(max_rows); }
 
-size_t MaxStripeRows(uint64_t budget_bytes, size_t row_bytes) {
-  const uint64_t rows = budget_bytes / (row_bytes + kIndexBytesPerRow) / kNumStripes;
-  return std::max<size_t>(kMinStripeRows, rows);
-}
-
-// The hand goes round the buckets in long steps that meet each once: were it to go from one to the
-// next, it would leave empty ones behind and find full ones before it, and keys that lie in full
-// ones are slow to find. As far as steps by the golden section spread points, they spread evenly.
+// The hand goes round the buckets in long steps that visit each bucket once a round. If it went
+// from one to the next, it would leave empty buckets behind it and find full ones ahead, and keys
+// in full buckets are slow to find. Steps by the golden section spread its visits evenly.
 uint32_t HandStep(uint32_t num_buckets) {
   uint32_t step = std::max<uint32_t>(1, static_cast<uint32_t>(num_buckets * 0.6180339887));
   while (std::gcd(step, num_buckets) != 1) ++step;
@@ -87,152 +78,122 @@ void ForEachStripeOf(const Misses& misses, size_t max_rows, Run run) {
 
 }  // namespace
 
+struct EmbeddingTable::StoredRows {
+  UninitializedVector<uint8_t> rows;  // [misses, stored_row_bytes]
+  std::unique_ptr<bool[]> found;      // [misses]
+};
+
 // Dirty rows on their way to the store, stripe by stripe.
-struct EmbeddingTable::Impl::SpillBatch {
+struct EmbeddingTable::SpillBatch {
   explicit SpillBatch(size_t most_rows) : max_rows(most_rows) {}
 
   const size_t max_rows;
   std::vector<Key> keys;
-  std::vector<uint32_t> rows;  // Their numbers.
+  std::vector<uint32_t> rows;  // [keys] row numbers
   UninitializedVector<uint8_t> stored;
-  std::array<size_t, kNumStripes + 1> ends = {};  // [stripe + 1]: where its rows end
-  size_t leaving = 0;  // Of rows: those above, and others that have left already.
-  size_t swept = 0;    // Entries and buckets.
+  std::array<size_t, kNumStripes + 1> ends = {};  // [stripe + 1]: where the stripe's rows end
+  size_t leaving = 0;  // The rows above, and clean ones that were removed at once.
+  size_t swept = 0;    // Entries and buckets that the hand passed.
 };
-
-EmbeddingTable::Impl::Impl(const TableLayout& table_layout, uint64_t job_seed, TableSpill spill)
-    : layout(table_layout),
-      seed(job_seed),
-      store(std::move(spill.store)),
-      storage(table_layout, store != nullptr),
-      gather(store != nullptr ? SelectGather<true>(table_layout.dim)
-                              : SelectGather<false>(table_layout.dim)),
-      apply(SelectApply(table_layout)),
-      update(SelectRowUpdate(table_layout.optimizer.kind)),
-      stripes(TableSalt(table_layout.id)),
-      admission(table_layout, &snapshot),
-      stored_row_bytes(StoredRowBytes(table_layout)),
-      max_stripe_rows(MaxStripeRows(table_layout.memory_budget_bytes, storage.row_bytes())) {
-  if (store == nullptr) return;
-  spiller = std::make_unique<Spiller>([this] { return SpillRound(); }, std::move(spill.on_broken));
-}
 
 // Coming back
 // ------------------------------------------------------------------------------------------------
 
-void EmbeddingTable::Impl::Pin(const TableStripe& stripe, absl::Span<const Miss> misses) const {
-  if (misses.empty()) return;
-  absl::MutexLock lock(&stripe.pin_mutex);
-  for (const Miss& miss : misses) ++stripe.pinned[miss.key];
-}
-
-void EmbeddingTable::Impl::Unpin(absl::Span<const Miss> misses) const {
-  ForEachStripeOf(misses, kMaxMissesALock, [&](uint32_t s, size_t begin, size_t end) {
-    const TableStripe& stripe = stripes[s];
-    absl::MutexLock lock(&stripe.pin_mutex);
-    for (const Miss& miss : misses.subspan(begin, end - begin)) {
-      const auto pinned = stripe.pinned.find(miss.key);
-      CHECK(pinned != stripe.pinned.end());
-      if (--pinned->second == 0) stripe.pinned.erase(pinned);
-    }
-  });
-}
-
 template <typename Use>
-absl::Status EmbeddingTable::Impl::ReadMissed(absl::Span<const Miss> misses, Use use) const {
+absl::Status EmbeddingTable::ReadMissed(absl::Span<const Miss> misses, Use use) const {
   StoredRows stored;
   std::vector<Key> keys;
   while (!misses.empty()) {
-    const absl::Span<const Miss> some = misses.subspan(0, MaxBatchRows(stored_row_bytes));
+    const absl::Span<const Miss> some = misses.subspan(0, MaxBatchRows(stored_row_bytes_));
     keys.clear();
     for (const Miss& miss : some) keys.push_back(miss.key);
-    stored.rows.resize(keys.size() * stored_row_bytes);
+    stored.rows.resize(keys.size() * stored_row_bytes_);
     stored.found = std::make_unique<bool[]>(keys.size());
-    const absl::Status status = store->MultiGet(keys, absl::MakeSpan(stored.rows),
-                                                absl::MakeSpan(stored.found.get(), keys.size()));
+    const absl::Status status = store_->MultiGet(keys, absl::MakeSpan(stored.rows),
+                                                 absl::MakeSpan(stored.found.get(), keys.size()));
     if (!status.ok()) {
-      Unpin(misses);
-      return absl::Status(status.code(), absl::StrCat("table '", layout.name, "': reading back ",
+      ForEachStripeOf(misses, kMaxMissesALock, [&](uint32_t stripe, size_t begin, size_t end) {
+        stripes_[stripe].Unpin(misses.subspan(begin, end - begin));
+      });
+      return absl::Status(status.code(), absl::StrCat("table '", layout_.name, "': reading back ",
                                                       keys.size(), " rows: ", status.message()));
     }
     uint64_t found = 0;
     for (size_t i = 0; i < keys.size(); ++i) found += IsStored(stored, i) ? 1 : 0;
-    rows_read_back.fetch_add(found, std::memory_order_relaxed);
+    rows_read_back_.fetch_add(found, std::memory_order_relaxed);
     use(some, stored);
     misses.remove_prefix(some.size());
   }
   return absl::OkStatus();
 }
 
-bool EmbeddingTable::Impl::IsStored(const StoredRows& stored, size_t i) const {
+bool EmbeddingTable::IsStored(const StoredRows& stored, size_t i) const {
   if (!stored.found[i]) return false;
   RowMeta meta;
-  std::memcpy(&meta, stored.rows.data() + i * stored_row_bytes, sizeof(meta));
-  return admission.IsKept(meta);
+  std::memcpy(&meta, stored.rows.data() + i * stored_row_bytes_, sizeof(meta));
+  return admission_.IsKept(meta);
 }
 
-uint32_t EmbeddingTable::Impl::Install(TableStripe& stripe, const Miss& miss,
-                                       const uint8_t* stored) {
+uint32_t EmbeddingTable::Install(TableStripe& stripe, const Miss& miss,
+                                 const uint8_t* stored) const {
   RowMeta meta;
   std::memcpy(&meta, stored, sizeof(meta));
   const RowRef ref = Create(stripe, miss.key, miss.place, meta.changed);
-  storage.Meta(ref.row)->count = meta.count;
-  admission.CountStored(stripe, meta.changed, -1);
-  const size_t weights_bytes = layout.dim * sizeof(float);
+  storage_.Meta(ref.row)->count = meta.count;
+  admission_.CountStored(stripe, meta.changed, -1);
+  const size_t weights_bytes = layout_.dim * sizeof(float);
   std::memcpy(ref.weights, stored + sizeof(meta), weights_bytes);
-  if (layout.state_floats() > 0) {
-    std::memcpy(storage.State(ref.row), stored + sizeof(meta) + weights_bytes,
-                layout.state_floats() * sizeof(float));
+  if (layout_.state_floats() > 0) {
+    std::memcpy(storage_.State(ref.row), stored + sizeof(meta) + weights_bytes,
+                layout_.state_floats() * sizeof(float));
   }
   return ref.row;
 }
 
-absl::Status EmbeddingTable::Impl::GatherMissed(const Misses& all_misses, uint8_t* rows,
-                                                size_t row_floats, ReadBack read_back) {
+absl::Status EmbeddingTable::GatherMissed(const Misses& all_misses, uint8_t* rows,
+                                          size_t row_floats, ReadBack read_back) const {
   const size_t row_bytes = row_floats * sizeof(float);
-  const size_t weights_bytes = std::min(row_bytes, layout.dim * sizeof(float));
+  const size_t weights_bytes = std::min(row_bytes, layout_.dim * sizeof(float));
   return ReadMissed(all_misses, [&](absl::Span<const Miss> misses, const StoredRows& stored) {
     size_t most_stripe_rows = 0;
     ForEachStripeOf(misses, kMaxMissesALock, [&](uint32_t s, size_t begin, size_t end) {
-      TableStripe& stripe = stripes[s];
+      TableStripe& stripe = stripes_[s];
       absl::MutexLock lock(&stripe.mutex);
       for (size_t i = begin; i < end; ++i) {
         const Miss& miss = misses[i];
         uint8_t* out = rows + miss.position * row_bytes;
-        const uint8_t* found = stored.rows.data() + i * stored_row_bytes;
-        // Somebody else may have brought it, and changed it.
+        const uint8_t* found = stored.rows.data() + i * stored_row_bytes_;
+        // Another thread may have brought it to memory, and changed it.
         if (const uint32_t row = stripe.index.Find(miss.key, miss.place); row != 0) {
-          std::memcpy(out, storage.Weights(row), weights_bytes);
+          std::memcpy(out, storage_.Weights(row), weights_bytes);
           if (row_bytes > weights_bytes) {
-            std::memcpy(out + weights_bytes, storage.State(row), row_bytes - weights_bytes);
+            std::memcpy(out + weights_bytes, storage_.State(row), row_bytes - weights_bytes);
           }
         } else if (IsStored(stored, i)) {
           std::memcpy(out, found + sizeof(RowMeta), row_bytes);
-          const bool room = stripe.index.size() < max_stripe_rows && !frozen.load();
+          const bool room = stripe.index.size() < max_stripe_rows_ && !frozen_.load();
           if (read_back == ReadBack::kKeep && room) Install(stripe, miss, found);
-        } else if (row_bytes > weights_bytes) {
-          GatherInitialRow(miss.key, out);
         } else {
-          GatherInitial(miss.key, out);
+          GatherInitial(miss.key, /*with_state=*/row_bytes > weights_bytes, out);
         }
       }
       most_stripe_rows = std::max(most_stripe_rows, stripe.index.size());
-      Unpin(misses.subspan(begin, end - begin));
+      stripe.Unpin(misses.subspan(begin, end - begin));
     });
-    if (most_stripe_rows > FullStripeRows(max_stripe_rows)) spiller->Wake();
+    if (most_stripe_rows > FullStripeRows(max_stripe_rows_)) spiller_->Wake();
   });
 }
 
-absl::Status EmbeddingTable::Impl::ChangeMissed(const Misses& all_misses,
-                                                absl::Span<const uint32_t> counts, uint32_t changed,
-                                                ChangeMiss change) {
-  const size_t max_misses_a_budget = MaxMissesABudget(stored_row_bytes, max_stripe_rows);
+absl::Status EmbeddingTable::ChangeMissed(const Misses& all_misses,
+                                          absl::Span<const uint32_t> counts, uint32_t changed,
+                                          ChangeMiss change) {
+  const size_t max_misses_a_budget = MaxMissesABudget(stored_row_bytes_, max_stripe_rows_);
   return ReadMissed(all_misses, [&](absl::Span<const Miss> misses, const StoredRows& stored) {
     size_t most_stripe_rows = 0;
-    size_t budget_kept = 0;  // By the misses before.
+    size_t budget_kept = 0;  // Misses below it are in the budget already.
     const size_t max_rows = std::min(kMaxMissesALock, max_misses_a_budget);
     ForEachStripeOf(misses, max_rows, [&](uint32_t s, size_t begin, size_t end) {
-      TableStripe& stripe = stripes[s];
+      TableStripe& stripe = stripes_[s];
       {
         absl::MutexLock lock(&stripe.mutex);
         uint64_t created = 0;
@@ -240,26 +201,26 @@ absl::Status EmbeddingTable::Impl::ChangeMissed(const Misses& all_misses,
           const Miss& miss = misses[i];
           uint32_t row = stripe.index.Find(miss.key, miss.place);
           if (row == 0 && IsStored(stored, i)) {
-            row = Install(stripe, miss, stored.rows.data() + i * stored_row_bytes);
+            row = Install(stripe, miss, stored.rows.data() + i * stored_row_bytes_);
           }
           const bool is_new = row == 0;
           if (is_new) {
             const std::optional<uint32_t> count =
-                counts.empty() ? admission.TakeCandidate(stripe, miss.key)
-                               : admission.Admit(stripe, miss.key, counts[miss.position], changed);
+                counts.empty() ? admission_.TakeCandidate(stripe, miss.key)
+                               : admission_.Admit(stripe, miss.key, counts[miss.position], changed);
             if (!count.has_value()) continue;
             row = Create(stripe, miss.key, miss.place, 0).row;
-            storage.Meta(row)->count = *count;
+            storage_.Meta(row)->count = *count;
             ++created;
           } else {
             SaveForSnapshot(stripe, miss.key, row);
           }
           change(miss, row, is_new);
-          storage.MarkDirty(row);
+          storage_.MarkDirty(row);
         }
         most_stripe_rows = std::max(most_stripe_rows, stripe.index.size());
-        rows_created.fetch_add(created, std::memory_order_relaxed);
-        Unpin(misses.subspan(begin, end - begin));
+        rows_created_.fetch_add(created, std::memory_order_relaxed);
+        stripe.Unpin(misses.subspan(begin, end - begin));
       }
       if (end < misses.size() && end - budget_kept < max_misses_a_budget) return;
       KeepBudget(std::exchange(most_stripe_rows, 0));
@@ -271,28 +232,19 @@ absl::Status EmbeddingTable::Impl::ChangeMissed(const Misses& all_misses,
 // Leaving
 // ------------------------------------------------------------------------------------------------
 
-void EmbeddingTable::Impl::KeepBudget(size_t most_stripe_rows) const {
-  if (most_stripe_rows <= FullStripeRows(max_stripe_rows)) return;
-  if (most_stripe_rows <= max_stripe_rows || !spiller->full().ok()) return spiller->Wake();
-  spiller->RunNow();
+void EmbeddingTable::KeepBudget(size_t most_stripe_rows) const {
+  if (most_stripe_rows <= FullStripeRows(max_stripe_rows_)) return;
+  if (most_stripe_rows <= max_stripe_rows_ || !spiller_->full().ok()) return spiller_->Wake();
+  spiller_->RunNow();
 }
 
-size_t EmbeddingTable::Impl::MostStripeRows() const {
-  size_t most = 0;
-  for (const TableStripe& stripe : stripes) {
-    absl::ReaderMutexLock lock(&stripe.mutex);
-    most = std::max(most, stripe.index.size());
+absl::Status EmbeddingTable::SpillRound() {
+  if (layout_.unused_steps > 0 || layout_.max_rows > 0) {
+    const uint64_t num_rows = rows_created_.load() - admission_.rows_forgotten();
+    ASSIGN_OR_RETURN(const bool more, admission_.RemoveForgotten(store_.get(), num_rows));
+    if (more) spiller_->Wake();
   }
-  return most;
-}
-
-absl::Status EmbeddingTable::Impl::SpillRound() {
-  if (layout.unused_steps > 0 || layout.max_rows > 0) {
-    const uint64_t num_rows = rows_created.load() - admission.rows_forgotten();
-    ASSIGN_OR_RETURN(const bool more, admission.RemoveForgotten(store.get(), num_rows));
-    if (more) spiller->Wake();
-  }
-  SpillBatch batch(MaxBatchRows(stored_row_bytes));
+  SpillBatch batch(MaxBatchRows(stored_row_bytes_));
   size_t swept_in_vain = 0;
   while (true) {
     batch.keys.clear();
@@ -309,19 +261,19 @@ absl::Status EmbeddingTable::Impl::SpillRound() {
     // Two turns of the hand find a row, unless all are in use: then they stay.
     if (batch.swept == 0 || swept_in_vain > 3 * entries) return absl::OkStatus();
     if (batch.keys.empty()) continue;
-    const absl::Status written = store->Write(batch.keys, batch.stored);
+    const absl::Status written = store_->Write(batch.keys, batch.stored);
     FinishBatch(batch, written.ok());
     if (!written.ok()) return written;
-    rows_spilled.fetch_add(batch.keys.size(), std::memory_order_relaxed);
+    rows_spilled_.fetch_add(batch.keys.size(), std::memory_order_relaxed);
   }
 }
 
-// Second chance: the hand passes a row that was used since it came by the last time. Returns the
-// entries and buckets there are.
-size_t EmbeddingTable::Impl::SweepStripe(uint32_t s, SpillBatch* batch) {
-  const uint64_t salt = TableSalt(layout.id);
-  const size_t wanted_rows = SweptStripeRows(max_stripe_rows);
-  TableStripe& stripe = stripes[s];
+// Second chance: the hand leaves a row that was used since its last visit. Returns the number of
+// entries and buckets of the stripe.
+size_t EmbeddingTable::SweepStripe(uint32_t s, SpillBatch* batch) {
+  const uint64_t salt = TableSalt(layout_.id);
+  const size_t wanted_rows = SweptStripeRows(max_stripe_rows_);
+  TableStripe& stripe = stripes_[s];
   absl::MutexLock lock(&stripe.mutex);
   absl::MutexLock pin_lock(&stripe.pin_mutex);
   const size_t batch_begin = batch->keys.size();
@@ -337,7 +289,7 @@ size_t EmbeddingTable::Impl::SweepStripe(uint32_t s, SpillBatch* batch) {
     for (int i = 0; i < KeyIndex::kKeysPerBucket && bucket.rows[i] != 0; ++swept) {
       const Key key = bucket.keys[i];
       const uint32_t row = bucket.rows[i];
-      std::atomic<uint32_t>* flags = storage.Flags(row);
+      std::atomic<uint32_t>* flags = storage_.Flags(row);
       const uint32_t now = flags->load(std::memory_order_relaxed);
       ++i;
       if ((now & kReferenced) != 0) {
@@ -345,8 +297,8 @@ size_t EmbeddingTable::Impl::SweepStripe(uint32_t s, SpillBatch* batch) {
       } else if ((now & kSpilling) != 0 || stripe.pinned.contains(key)) {
         // It stays for now.
       } else if ((now & kDirty) == 0) {
-        admission.CountStored(stripe, storage.Meta(row)->changed, 1);
-        EraseRow(stripe, KeyIndex::PlaceOfHash(KeyHash(salt, key)), key, row);
+        admission_.CountStored(stripe, storage_.Meta(row)->changed, 1);
+        stripe.Erase(key, KeyIndex::PlaceOfHash(KeyHash(salt, key)), row);
         ++batch->leaving;
         --i;  // The bucket's last entry is here now.
       } else {
@@ -362,32 +314,27 @@ size_t EmbeddingTable::Impl::SweepStripe(uint32_t s, SpillBatch* batch) {
   return stripe.index.size() + num_buckets;
 }
 
-void EmbeddingTable::Impl::AddToBatch(Key key, uint32_t row, SpillBatch* batch) const {
+void EmbeddingTable::AddToBatch(Key key, uint32_t row, SpillBatch* batch) const {
   batch->keys.push_back(key);
   batch->rows.push_back(row);
-  batch->stored.resize(batch->keys.size() * stored_row_bytes);
-  uint8_t* stored = batch->stored.data() + batch->stored.size() - stored_row_bytes;
-  const size_t weights_bytes = layout.dim * sizeof(float);
-  std::memcpy(stored, storage.Meta(row), sizeof(RowMeta));
-  std::memcpy(stored + sizeof(RowMeta), storage.Weights(row), weights_bytes);
-  if (layout.state_floats() == 0) return;
-  std::memcpy(stored + sizeof(RowMeta) + weights_bytes, storage.State(row),
-              layout.state_floats() * sizeof(float));
+  batch->stored.resize(batch->keys.size() * stored_row_bytes_);
+  uint8_t* stored = batch->stored.data() + batch->stored.size() - stored_row_bytes_;
+  const size_t weights_bytes = layout_.dim * sizeof(float);
+  std::memcpy(stored, storage_.Meta(row), sizeof(RowMeta));
+  std::memcpy(stored + sizeof(RowMeta), storage_.Weights(row), weights_bytes);
+  if (layout_.state_floats() == 0) return;
+  std::memcpy(stored + sizeof(RowMeta) + weights_bytes, storage_.State(row),
+              layout_.state_floats() * sizeof(float));
 }
 
-void EmbeddingTable::Impl::EraseRow(TableStripe& stripe, uint32_t place, Key key, uint32_t row) {
-  stripe.index.Erase(key, place);
-  stripe.free_rows.push_back(row);
-}
-
-void EmbeddingTable::Impl::FinishBatch(const SpillBatch& batch, bool written) {
-  const uint64_t salt = TableSalt(layout.id);
+void EmbeddingTable::FinishBatch(const SpillBatch& batch, bool written) {
+  const uint64_t salt = TableSalt(layout_.id);
   for (uint32_t s = 0; s < kNumStripes; ++s) {
-    TableStripe& stripe = stripes[s];
+    TableStripe& stripe = stripes_[s];
     if (batch.ends[s] == batch.ends[s + 1]) continue;
     absl::MutexLock lock(&stripe.mutex);
     for (size_t i = batch.ends[s]; i < batch.ends[s + 1]; ++i) {
-      std::atomic<uint32_t>* flags = storage.Flags(batch.rows[i]);
+      std::atomic<uint32_t>* flags = storage_.Flags(batch.rows[i]);
       const uint32_t now = flags->load(std::memory_order_relaxed);
       if ((now & kSpilling) == 0) continue;  // Changed since.
       if (!written) {
@@ -396,9 +343,9 @@ void EmbeddingTable::Impl::FinishBatch(const SpillBatch& batch, bool written) {
       }
       // The store's snapshot may be from before it was written.
       SaveForSnapshot(stripe, batch.keys[i], batch.rows[i]);
-      admission.CountStored(stripe, storage.Meta(batch.rows[i])->changed, 1);
-      EraseRow(stripe, KeyIndex::PlaceOfHash(KeyHash(salt, batch.keys[i])), batch.keys[i],
-               batch.rows[i]);
+      admission_.CountStored(stripe, storage_.Meta(batch.rows[i])->changed, 1);
+      stripe.Erase(batch.keys[i], KeyIndex::PlaceOfHash(KeyHash(salt, batch.keys[i])),
+                   batch.rows[i]);
     }
   }
 }
@@ -406,27 +353,27 @@ void EmbeddingTable::Impl::FinishBatch(const SpillBatch& batch, bool written) {
 // Looking at all
 // ------------------------------------------------------------------------------------------------
 
-absl::Status EmbeddingTable::Impl::VisitStored(VisitRow visit) const {
+absl::Status EmbeddingTable::VisitStored(VisitRow visit) const {
   std::vector<Key> keys;
   UninitializedVector<uint8_t> rows;
-  const std::unique_ptr<RowCursor> cursor = store->NewCursor();
-  const uint64_t salt = TableSalt(layout.id);
-  std::vector<float> row(layout.row_floats());
+  const std::unique_ptr<RowCursor> cursor = store_->NewCursor();
+  const uint64_t salt = TableSalt(layout_.id);
+  std::vector<float> row(layout_.row_floats());
   while (true) {
     RETURN_IF_ERROR(
-        cursor->Next(std::min(kVisitRows, MaxBatchRows(stored_row_bytes)), &keys, &rows));
+        cursor->Next(std::min(kVisitRows, MaxBatchRows(stored_row_bytes_)), &keys, &rows));
     if (keys.empty()) return absl::OkStatus();
     for (size_t i = 0; i < keys.size(); ++i) {
       const uint64_t hash = KeyHash(salt, keys[i]);
-      const TableStripe& stripe = stripes[StripeOfHash(hash)];
+      const TableStripe& stripe = stripes_[StripeOfHash(hash)];
       {
         absl::ReaderMutexLock lock(&stripe.mutex);
         if (stripe.index.Find(keys[i], KeyIndex::PlaceOfHash(hash)) != 0) continue;
       }
-      const uint8_t* stored = rows.data() + i * stored_row_bytes;
+      const uint8_t* stored = rows.data() + i * stored_row_bytes_;
       RowMeta meta;
       std::memcpy(&meta, stored, sizeof(meta));
-      if (!admission.IsKept(meta)) continue;
+      if (!admission_.IsKept(meta)) continue;
       std::memcpy(row.data(), stored + sizeof(meta), row.size() * sizeof(float));
       visit(keys[i], row, meta);
     }

@@ -1,17 +1,28 @@
-// When rows are spilled: on a thread of its own, or by whoever can't wait for it.
+// When a table's rows are written to its store: on a thread for this, or on that of a request which
+// can't wait for it.
 #ifndef THERMOCLINE_SERVER_TABLES_SPILLER_H_
 #define THERMOCLINE_SERVER_TABLES_SPILLER_H_
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "server/storage/row_store.h"
 
 namespace thermocline {
+
+// Where the rows of a table go that its memory budget has no room for.
+struct TableSpill {
+  std::unique_ptr<RowStore> store;  // Empty at first.
+  // Called once rows can't be written to the store for another reason than a full disk, on a thread
+  // of the table or one that changes rows. The process should end.
+  std::function<void(const absl::Status&)> on_broken;
+};
 
 // Thread-safe.
 class Spiller {
@@ -20,16 +31,16 @@ class Spiller {
   // rows stay in memory, and the next round tries again); others are final.
   using Round = std::function<absl::Status()>;
 
-  // `broken` hears of the first final error; no round is run after it, and the thread ends.
+  // `broken` gets the first final error; after it the thread ends and no round is run.
   Spiller(Round round, std::function<void(const absl::Status&)> broken);
   ~Spiller();
 
-  // Has a round run soon. Cheap where one is due already.
+  // Has a round run soon on the thread. Cheap where one is due already.
   void Wake();
-  // Runs a round here, after the one that may be running.
+  // Runs a round on the calling thread, after any that is running.
   void RunNow() ABSL_LOCKS_EXCLUDED(round_mutex_);
 
-  // Whoever holds it keeps rounds from running.
+  // No round runs while it is held.
   absl::Mutex* round_mutex() ABSL_LOCK_RETURNED(round_mutex_) { return &round_mutex_; }
 
   // kResourceExhausted where the last round found the disk full.
