@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/job/resolved_job.h"
-#include "deploy/job/job_machine_state.h"
 
 namespace thermocline {
 namespace {
@@ -20,26 +19,6 @@ std::string WhereItBegins(const GenerationStart& start) {
 }  // namespace
 
 JobMachine::JobMachine(JobMachineOptions options)
-    : state_(std::make_unique<State>(std::move(options))) {}
-JobMachine::~JobMachine() = default;
-
-std::vector<JobAction> JobMachine::Begin(absl::Duration now) {
-  state_->Begin();
-  state_->Take(now, event::Tick{});
-  return state_->TakeActions();
-}
-
-std::vector<JobAction> JobMachine::Take(absl::Duration now, const JobEvent& event) {
-  state_->Take(now, event);
-  return state_->TakeActions();
-}
-
-absl::Duration JobMachine::next_tick() const { return state_->next_tick(); }
-JobMachine::Stage JobMachine::stage() const { return state_->stage(); }
-const GenerationStart& JobMachine::start() const { return state_->start(); }
-Step JobMachine::reached() const { return state_->reached(); }
-
-JobMachine::State::State(JobMachineOptions options)
     : options_(std::move(options)),
       writes_checkpoints_(WritesCheckpoints(options_.job) && !options_.eval_only),
       generation_(options_.start, options_.job.cluster()),
@@ -47,7 +26,7 @@ JobMachine::State::State(JobMachineOptions options)
       samples_(options_.job.train().batch_size()),
       hosts_(options_.build) {}
 
-void JobMachine::State::Begin() {
+std::vector<JobAction> JobMachine::Begin(absl::Duration now) {
   const GenerationStart& start = options_.start;
   samples_.Report(start.first_step().value(), start.base_samples);
   for (const std::string& notice : options_.notices) Tell(notice);
@@ -57,37 +36,39 @@ void JobMachine::State::Begin() {
         absl::StrCat("resuming at ", WhereItBegins(start), " (generation ", start.generation, ")"));
   }
   Open(start);
+  return Take(now, event::Tick{});
 }
 
-void JobMachine::State::Take(absl::Duration now, const JobEvent& event) {
+std::vector<JobAction> JobMachine::Take(absl::Duration now, const JobEvent& event) {
   now_ = std::max(now_, now);
   std::visit([this](const auto& e) { On(e); }, event);
   Advance();
+  return std::exchange(actions_, {});
 }
 
-bool JobMachine::State::CanGoBack() const {
+bool JobMachine::CanGoBack() const {
   return writes_checkpoints_ && options_.job.checkpoint().max_rollbacks() > 0;
 }
 
 // Without rows to load servers answer the first configuration at once; a host may be cut off.
-bool JobMachine::State::TakesConfigurationAtOnce() const {
+bool JobMachine::TakesConfigurationAtOnce() const {
   return generation_.start.base.empty() && !options_.job.has_init() && options_.num_hosts == 0;
 }
 
-bool JobMachine::State::IsConfiguredOnce() const {
+bool JobMachine::IsConfiguredOnce() const {
   return stage_ >= Stage::kStartingWorkers && stage_ <= Stage::kAsking;
 }
 
-bool JobMachine::State::SchedulesBatches() const {
+bool JobMachine::SchedulesBatches() const {
   return options_.job.has_fae() && !options_.job.fae().schedule().fixed();
 }
 
-bool JobMachine::State::TakesReports() const {
+bool JobMachine::TakesReports() const {
   return !options_.eval_only && (options_.job.has_evaluate() || SchedulesBatches());
 }
 
 // What is due, or has become possible.
-void JobMachine::State::Advance() {
+void JobMachine::Advance() {
   if (stage_ == Stage::kWaitingForHosts) LookAtHosts();
   if (stage_ == Stage::kStartingServers) CheckStartup(ProcessRole::kServer);
   if (stage_ == Stage::kConfiguring && generation_.processes.AllConfigured()) StartWorkers();
@@ -103,7 +84,7 @@ void JobMachine::State::Advance() {
   ConcludeIfStopped();
 }
 
-absl::Duration JobMachine::State::next_tick() const {
+absl::Duration JobMachine::next_tick() const {
   absl::Duration next = absl::InfiniteDuration();
   const GenerationState& g = generation_;
   if (stage_ == Stage::kSettling) {
@@ -125,14 +106,14 @@ absl::Duration JobMachine::State::next_tick() const {
 
 // The first process of a generation starts after the answer: nothing happens in a generation that
 // is not on the medium.
-void JobMachine::State::Open(const GenerationStart& start) {
+void JobMachine::Open(const GenerationStart& start) {
   generation_ = GenerationState(start, options_.job.cluster());
   generation_.start.spent = budgets_.spent();
   stage_ = Stage::kOpening;
   Do(action::Open{generation_.start});
 }
 
-void JobMachine::State::On(const event::Opened& opened) {
+void JobMachine::On(const event::Opened& opened) {
   if (stage_ != Stage::kOpening || !IsOurs(opened.generation)) return;
   if (!opened.status.ok()) return Fail(opened.status);
   generation_.base = opened.base;
@@ -144,7 +125,7 @@ void JobMachine::State::On(const event::Opened& opened) {
   WaitForHosts();
 }
 
-void JobMachine::State::StartServers() {
+void JobMachine::StartServers() {
   stage_ = Stage::kStartingServers;
   generation_.startup_deadline = now_ + StartupTimeout();
   for (size_t i = 0; i < generation_.processes.servers.size(); ++i) {
@@ -156,13 +137,13 @@ void JobMachine::State::StartServers() {
 }
 
 // The loss of a host is known before its processes are late.
-absl::Duration JobMachine::State::StartupTimeout() const {
+absl::Duration JobMachine::StartupTimeout() const {
   const Cluster& cluster = options_.job.cluster();
   return absl::Seconds(cluster.startup_timeout_s() +
                        (options_.num_hosts == 0 ? 0 : cluster.host_timeout_s()));
 }
 
-void JobMachine::State::CheckStartup(ProcessRole role) {
+void JobMachine::CheckStartup(ProcessRole role) {
   const std::optional<size_t> missing = generation_.processes.FirstNotUp(role);
   const bool is_server = role == ProcessRole::kServer;
   if (!missing.has_value()) {
@@ -178,7 +159,7 @@ void JobMachine::State::CheckStartup(ProcessRole role) {
                    "); its log: ", LogOf(role, *missing))));
 }
 
-void JobMachine::State::On(const event::ProcessStarted& started) {
+void JobMachine::On(const event::ProcessStarted& started) {
   ProcessState* const process = generation_.processes.Find(started.id);
   if (process == nullptr || !process->is_running) return;
   process->came_up = true;
@@ -186,7 +167,7 @@ void JobMachine::State::On(const event::ProcessStarted& started) {
   if (started.id.role == ProcessRole::kServer && IsConfiguredOnce()) Configure(started.id.index);
 }
 
-void JobMachine::State::On(const event::NotStarted& failed) {
+void JobMachine::On(const event::NotStarted& failed) {
   ProcessState* const process = generation_.processes.Find(failed.id);
   if (process == nullptr || !process->is_running) return;
   process->is_running = false;
@@ -205,7 +186,7 @@ void JobMachine::State::On(const event::NotStarted& failed) {
 // Servers
 // ------------------------------------------------------------------------------------------------
 
-void JobMachine::State::ConfigureServers() {
+void JobMachine::ConfigureServers() {
   stage_ = Stage::kConfiguring;
   Do(action::ReportAddresses{generation_.processes.Addresses(ProcessRole::kServer), {}});
   for (size_t i = 0; i < generation_.processes.servers.size(); ++i) {
@@ -217,7 +198,7 @@ void JobMachine::State::ConfigureServers() {
 
 // The server loads the rows of its base and replays its log in the background: the call is repeated
 // until that is done.
-void JobMachine::State::Configure(size_t server) {
+void JobMachine::Configure(size_t server) {
   const GenerationState& g = generation_;
   generation_.processes.servers[server].configure_at.reset();
   const ProcessId id = g.processes.Id(ProcessRole::kServer, server);
@@ -228,7 +209,7 @@ void JobMachine::State::Configure(size_t server) {
   }
 }
 
-void JobMachine::State::On(const event::Configured& configured) {
+void JobMachine::On(const event::Configured& configured) {
   ProcessState* const server = generation_.processes.Find(configured.id);
   if (server == nullptr || !IsRunning() || !server->is_running) return;
   const absl::Status& status = configured.status;
@@ -252,7 +233,7 @@ void JobMachine::State::On(const event::Configured& configured) {
   Settle();
 }
 
-void JobMachine::State::On(const event::ProcessEnded& ended) {
+void JobMachine::On(const event::ProcessEnded& ended) {
   ProcessState* const process = generation_.processes.Find(ended.id);
   if (process == nullptr || !process->is_running) return;
   process->is_running = false;
@@ -264,7 +245,7 @@ void JobMachine::State::On(const event::ProcessEnded& ended) {
 }
 
 // Workers repeat the pushes that the server did not acknowledge.
-void JobMachine::State::OnServerEnd(size_t index) {
+void JobMachine::OnServerEnd(size_t index) {
   GenerationState& g = generation_;
   ProcessState& server = g.processes.servers[index];
   const bool has_log = options_.job.cluster().durability() != NONE;
@@ -291,7 +272,7 @@ void JobMachine::State::OnServerEnd(size_t index) {
                         : ""));
 }
 
-void JobMachine::State::StartDueServers() {
+void JobMachine::StartDueServers() {
   GenerationState& g = generation_;
   for (size_t i = 0; i < g.processes.servers.size(); ++i) {
     ProcessState& server = g.processes.servers[i];
@@ -313,7 +294,7 @@ void JobMachine::State::StartDueServers() {
 // Workers
 // ------------------------------------------------------------------------------------------------
 
-void JobMachine::State::StartWorkers() {
+void JobMachine::StartWorkers() {
   GenerationState& g = generation_;
   g.look_at = absl::InfiniteDuration();
   Do(action::ReportServersUp{g.processes.Addresses(ProcessRole::kServer)});
@@ -333,12 +314,12 @@ void JobMachine::State::StartWorkers() {
   }
 }
 
-void JobMachine::State::On(const event::WorkerResult& result) {
+void JobMachine::On(const event::WorkerResult& result) {
   ProcessState* const worker = generation_.processes.Find(result.id);
   if (worker != nullptr) worker->steps = result.steps;
 }
 
-void JobMachine::State::BeginTraining() {
+void JobMachine::BeginTraining() {
   GenerationState& g = generation_;
   Do(action::ReportAddresses{g.processes.Addresses(ProcessRole::kServer),
                              g.processes.Addresses(ProcessRole::kWorker)});
@@ -355,7 +336,7 @@ void JobMachine::State::BeginTraining() {
 }
 
 // Their addresses are known only now.
-void JobMachine::State::Introduce() {
+void JobMachine::Introduce() {
   GenerationState& g = generation_;
   if (now_ < g.introduce_at) return;
   g.introduce_at = absl::InfiniteDuration();
@@ -370,7 +351,7 @@ void JobMachine::State::Introduce() {
 
 // A worker that misses it waits, and all others for it. Whatever else it says is its failure, which
 // its end and those of others may explain.
-void JobMachine::State::On(const event::Introduced& introduced) {
+void JobMachine::On(const event::Introduced& introduced) {
   GenerationState& g = generation_;
   if (!IsOurs(introduced.generation) || stage_ != Stage::kTraining) return;
   for (size_t i = 0; i < introduced.answers.size(); ++i) {
@@ -391,7 +372,7 @@ void JobMachine::State::On(const event::Introduced& introduced) {
   if (!g.fatal.ok()) Settle();
 }
 
-CheckpointOptions JobMachine::State::OptionsOfCheckpoints() {
+CheckpointOptions JobMachine::OptionsOfCheckpoints() {
   const Job& job = options_.job;
   CheckpointOptions options;
   options.num_servers = job.cluster().servers();
@@ -415,12 +396,125 @@ CheckpointOptions JobMachine::State::OptionsOfCheckpoints() {
   return options;
 }
 
-void JobMachine::State::On(const event::CheckpointRequested& requested) {
+void JobMachine::On(const event::CheckpointRequested& requested) {
   if (generation_.checkpoints != nullptr && IsRunning()) {
     generation_.checkpoints->clients().Add(requested.id);
   } else {
     requests_.push_back(requested.id);
   }
+}
+
+// Hosts
+// ------------------------------------------------------------------------------------------------
+
+void JobMachine::On(const event::HostUp& up) {
+  const Host& host = up.host;
+  if (hosts_.Knows(host.name, host.nonce)) return;
+  // What ran under the agent before is gone, or ends without a lease.
+  if (const Host* const before = hosts_.Find(host.name)) {
+    On(event::HostLost{host.name, before->nonce, "its agent was started again"});
+  }
+  if (hosts_.Add(host) && stage_ > Stage::kWaitingForHosts) {
+    Tell(absl::StrCat("host ", host.name, " came; it is used from the next generation on"));
+  }
+}
+
+void JobMachine::On(const event::HostLost& lost) {
+  if (!hosts_.Lose(lost.name, lost.nonce, lost.why)) return;
+  Tell(absl::StrCat("host ", lost.name, " is lost: ", lost.why));
+  // What ends while the others are stopped shows nothing.
+  if (!IsRunning() && stage_ != Stage::kSettling) return;
+  GenerationState& g = generation_;
+  const std::string how = absl::StrCat("was lost with host ", lost.name);
+  const ProcessEnd end = {std::nullopt, how, absl::StrCat(how, ": ", lost.why)};
+  bool any = false;
+  for (const ProcessRole role : {ProcessRole::kServer, ProcessRole::kWorker}) {
+    const bool is_server = role == ProcessRole::kServer;
+    std::vector<ProcessState>& processes = is_server ? g.processes.servers : g.processes.workers;
+    for (size_t i = 0; i < processes.size(); ++i) {
+      ProcessState& process = processes[i];
+      if (g.placement.HostOf(role, i) != lost.name) continue;
+      // A server's log is gone even where its process had ended before, and what was not started
+      // yet has no place any more.
+      const bool is_to_start = process.incarnation == 0 || (is_server && process.start_at);
+      if (!process.is_running && !is_to_start) continue;
+      process.is_running = process.is_configured = false;
+      process.start_at.reset();
+      process.configure_at.reset();
+      process.end = end;
+      g.is_server_lost |= is_server;
+      any = true;
+    }
+  }
+  if (any) Settle();
+}
+
+void JobMachine::WaitForHosts() {
+  if (options_.num_hosts == 0) return StartServers();
+  stage_ = Stage::kWaitingForHosts;
+  generation_.hosts_deadline = now_ + absl::Seconds(options_.job.cluster().host_wait_s());
+  LookAtHosts();
+  if (stage_ != Stage::kWaitingForHosts) return;
+  Tell(absl::StrCat("waiting for hosts; there so far: ", hosts_.Describe()));
+}
+
+// The first time all hosts that the user asked for take part. Later those that are left do, unless
+// they can't run everything. Where none is left, as many as before are waited for: they come back
+// one by one, and the first would get all that ran on all of them.
+size_t JobMachine::HostsToWaitFor() const {
+  for (const Host& placed : placed_) {
+    const Host* const host = hosts_.Find(placed.name);
+    if (host != nullptr && host->nonce == placed.nonce) return 1;
+  }
+  return num_trained_hosts_ > 0 ? num_trained_hosts_ : options_.num_hosts;
+}
+
+void JobMachine::LookAtHosts() {
+  const Cluster& cluster = options_.job.cluster();
+  const std::vector<Host> usable = hosts_.Usable();
+  absl::StatusOr<Placement> placement =
+      Place(usable, cluster.servers(), cluster.workers(), options_.job.device());
+  const bool is_first = placed_.empty();
+  const size_t wanted = HostsToWaitFor();
+  const std::string waited =
+      absl::StrCat(" after ", absl::FormatDuration(absl::Seconds(cluster.host_wait_s())),
+                   " (cluster.host_wait_s)");
+  const bool is_over = now_ >= generation_.hosts_deadline;
+  if (placement.ok() && (usable.size() >= wanted || (!is_first && is_over))) {
+    if (usable.size() < wanted) {
+      Tell(absl::StrCat(usable.size(), " of ", wanted, " hosts are there", waited,
+                        "; going on without the others"));
+    }
+    placed_.clear();
+    for (const Host& host : usable) {
+      if (placement->Uses(host.name)) placed_.push_back(host);
+    }
+    generation_.hosts_deadline = absl::InfiniteDuration();
+    generation_.placement = *std::move(placement);
+    Tell(generation_.placement.Describe());
+    for (const std::string& notice : generation_.placement.notices) Tell(notice);
+    return StartServers();
+  }
+  const bool are_few = is_first && usable.size() < options_.num_hosts;
+  const std::string why =
+      are_few ? absl::StrCat(usable.size(), " of ", options_.num_hosts, " hosts can be used")
+              : std::string(placement.status().message());
+  const std::string there = absl::StrCat("hosts that are there: ", hosts_.Describe());
+  if (is_first && hosts_.size() >= options_.num_hosts) {
+    return Fail(absl::FailedPreconditionError(absl::StrCat(why, "; ", there)));
+  }
+  if (!is_over) return;
+  generation_.lacks_hosts = true;
+  Fail(absl::DeadlineExceededError(absl::StrCat(
+      why, waited, "; ", there, is_first ? "" : "; the job can be resumed once there are hosts")));
+}
+
+// Where to look: "server-0.log", "server-0.log (on h1)".
+std::string JobMachine::LogOf(ProcessRole role, size_t index) const {
+  const std::string host = generation_.placement.HostOf(role, index);
+  const std::string& log =
+      (role == ProcessRole::kServer ? options_.server_logs : options_.worker_logs)[index];
+  return host.empty() ? log : absl::StrCat(log, " (on ", host, ")");
 }
 
 }  // namespace thermocline

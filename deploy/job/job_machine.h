@@ -1,18 +1,25 @@
-// Runs a job: decides which processes are started, when a generation ends, and what follows. Pure:
-// no thread, clock, socket or file; runners carry out what it wants done.
+// Runs a job: decides which processes are started, when a generation ends, and what follows. It has
+// no thread, clock, socket or file: runners carry out the actions that it returns.
 #ifndef THERMOCLINE_DEPLOY_JOB_JOB_MACHINE_H_
 #define THERMOCLINE_DEPLOY_JOB_JOB_MACHINE_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/hash.h"
 #include "common/base/ids.h"
+#include "deploy/job/budgets.h"
 #include "deploy/job/generation.h"
+#include "deploy/job/generation_state.h"
+#include "deploy/job/host.h"
 #include "deploy/job/job_actions.h"
 #include "deploy/job/job_events.h"
+#include "deploy/job/process.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
 
@@ -22,18 +29,18 @@ struct JobMachineOptions {
   Job job;  // As LoadJob returns it; where it writes checkpoints, with a directory.
   GenerationStart start;
   bool is_resumed = false;
-  std::vector<std::string> notices;  // Said as it begins.
+  std::vector<std::string> notices;  // Lines for users at the beginning.
   // Scores the held-out rows with the checkpoint of `start`, and trains nothing.
   bool eval_only = false;
-  // Workers exchange blocks: each is told where all of them are.
+  // Workers exchange blocks, so each must learn the addresses of all.
   bool introduces_workers = false;
-  CheckpointManifest manifest;          // Of its checkpoints: all but generation, step and shards.
+  CheckpointManifest manifest;  // What all checkpoints share: not generation, step and shards.
   uint64_t max_log_bytes = UINT64_MAX;  // cluster.max_log_size
-  // That the job begins with; 0: all of it runs on this machine, and no host is asked for.
+  // The job begins with so many hosts; 0: it runs on this machine alone.
   size_t num_hosts = 0;
-  std::string build;  // That hosts must have; "": any.
+  std::string build;  // Hosts must have this build; "": any.
   std::vector<std::string> server_logs,
-      worker_logs;  // Paths on their hosts, by index; for messages.
+      worker_logs;  // By index, paths on their hosts for messages.
 };
 
 // The stages of a job, and what leads from one to the next:
@@ -69,43 +76,138 @@ struct JobMachineOptions {
 // budget lasts; none starts while a manifest is being written. Not thread-safe.
 class JobMachine {
  public:
-  enum class Stage {
-    kOpening,
-    kWaitingForHosts,
-    kStartingServers,
-    kConfiguring,
-    kStartingWorkers,
-    kTraining,
-    kFinishing,
-    kAsking,
-    kWritingResult,
-    kSettling,
-    kStopping,
-    kEnded,
-  };
-  // From the first failure until all are judged: other processes end as well, so that the report
-  // names the cause (a server) beside the consequence (the worker that lost it).
+  using Stage = JobStage;
+  // Failures are judged so long after the first one: other processes end as well meanwhile, so that
+  // the report names the cause (a server) beside the consequence (the worker that lost it).
   static constexpr absl::Duration kSettle = absl::Milliseconds(300);
   // The same over several hosts, whose reports come at different times.
   static constexpr absl::Duration kSettleOverHosts = absl::Seconds(2);
 
   explicit JobMachine(JobMachineOptions options);
-  ~JobMachine();
+  JobMachine(const JobMachine&) = delete;
+  JobMachine& operator=(const JobMachine&) = delete;
 
-  // Times are since the job began, and never go back. Returns what is to be done, in order.
+  // Times are since the job began, and never go back. Returns the actions to carry out, in order.
   std::vector<JobAction> Begin(absl::Duration now);
   std::vector<JobAction> Take(absl::Duration now, const JobEvent& event);
   // When the next Tick is due, at the latest; infinite: never.
   absl::Duration next_tick() const;
 
-  Stage stage() const;
-  const GenerationStart& start() const;  // Of the generation.
-  Step reached() const;                  // The furthest step that was applied in any generation.
+  Stage stage() const { return stage_; }
+  const GenerationStart& start() const { return generation_.start; }  // The present generation's.
+  Step reached() const { return reached_; }  // The furthest step applied in any generation.
 
  private:
-  class State;
+  // Why a generation ends.
+  struct Cause {
+    Outcome::What what = Outcome::What::kTrained;
+    absl::Status status;
+    std::string reason;  // Set where going back may help.
+  };
 
-  const std::unique_ptr<State> state_;
+  // From the opening to training, in job_machine.cc.
+  void On(const event::Tick&) {}
+  void On(const event::Opened& opened);
+  void On(const event::ProcessStarted& started);
+  void On(const event::WorkerResult& result);
+  void On(const event::ProcessEnded& ended);
+  void On(const event::NotStarted& failed);
+  void On(const event::Configured& configured);
+  void On(const event::Introduced& introduced);
+  void On(const event::CheckpointRequested& requested);
+  void Advance();
+  void Open(const GenerationStart& start);
+  void StartServers();
+  void ConfigureServers();
+  void Configure(size_t server);
+  void StartWorkers();
+  void BeginTraining();
+  void Introduce();
+  CheckpointOptions OptionsOfCheckpoints();
+  void OnServerEnd(size_t index);
+  void StartDueServers();
+  void CheckStartup(ProcessRole role);
+
+  // Which hosts there are, and which runs which process, in job_machine.cc.
+  void On(const event::HostUp& up);
+  void On(const event::HostLost& lost);
+  void WaitForHosts();
+  void LookAtHosts();
+  size_t HostsToWaitFor() const;
+  std::string LogOf(ProcessRole role, size_t index) const;
+
+  // Stalls, checkpoints and evaluations during training, in job_machine_training.cc.
+  void On(const event::StatusAnswered& answered);
+  void On(const event::Progressed& progressed);
+  void On(const event::Evaluated& evaluated);
+  void On(const event::CheckpointAnswered& answered);
+  void On(const event::Committed& committed);
+  void On(const event::Removed& removed);
+  void On(const event::Decided& decided);
+  void WatchForStalls();
+  void Look(const event::StatusAnswered& answered);
+  void LookAtConfiguring(const event::StatusAnswered& answered);
+  void ReportFullDisks(const std::vector<ServerReport>& reports);
+  void OnStall();
+  void AskStatus(absl::Duration timeout, bool is_final);
+  void WorkOnCheckpoints();
+  void ReportCheckpoints();
+  void OnFinished(const absl::Status& error);
+  void WorkOnEvaluations();
+
+  // How a generation ends, and what follows, in job_machine_end.cc.
+  void On(const event::DigestReady& ready);
+  void On(const event::ResultWritten& written);
+  void On(const event::UserStop& stop);
+  bool MakesLastCheckpoint(const event::UserStop& stop);
+  void On(const event::AllStopped&);
+  void On(const event::RunnerFailed& failed);
+  void OnTrained();
+  void Ask();
+  void OnNoDigest(const absl::Status& status);
+  void WriteResult(absl::StatusOr<Digest> digest);
+  void Fail(const absl::Status& status);
+  void GiveUp(const absl::Status& trouble);
+  void Settle();
+  void OnSettled();
+  void Stop();
+  void ConcludeIfStopped();
+  Cause FindCause() const;
+  absl::Status StatusOfEnd(const Cause& cause) const;
+  Outcome Judge();
+  GenerationStart NextStart() const;
+
+  void Do(JobAction action) { actions_.push_back(std::move(action)); }
+  void Tell(std::string text) { Do(action::Tell{std::move(text)}); }
+  bool IsOurs(uint64_t generation) const { return generation == generation_.start.generation; }
+  bool IsRunning() const { return stage_ < Stage::kWritingResult; }
+  bool IsConfiguredOnce() const;
+  bool CanGoBack() const;         // Whether a loss may lead to another generation.
+  bool IsAwaitedByHosts() const;  // An engine stops the job, and agents hold on (nodes/node.cc).
+  bool SchedulesBatches() const;  // Hot and cold batches take turns by the loss.
+  bool TakesReports() const;      // Workers wait for a decision on each report of worker 0.
+  bool TakesConfigurationAtOnce() const;
+  absl::Duration StallTimeout() const;
+  absl::Duration StartupTimeout() const;
+
+  // The id of the machine's own request for a checkpoint. Ids of clients begin with digits.
+  static constexpr char kLastRequest[] = "last";
+  const JobMachineOptions options_;
+  const bool writes_checkpoints_;
+  absl::Duration now_;
+  Stage stage_ = Stage::kOpening;
+  GenerationState generation_;
+  JobBudgets budgets_;
+  SampleCounter samples_;
+  Step reached_ = kNoStep;
+  HostTable hosts_;
+  std::vector<Host> placed_;      // The hosts of the last placement; empty: there was none.
+  size_t num_trained_hosts_ = 0;  // Hosts of the last generation that trained; 0: none did.
+  std::string user_stop_;         // How the user stopped the job; "": it goes on.
+  bool is_engines_stop_ = false;
+  absl::Duration last_request_by_;     // After this time the last checkpoint is not tried again.
+  std::vector<std::string> requests_;  // Requests for checkpoints that no coordinator has.
+  std::vector<JobAction> actions_;
 };
 
 }  // namespace thermocline

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "deploy/job/job_machine_state.h"
+#include "deploy/job/job_machine.h"
 
 namespace thermocline {
 namespace {
@@ -29,7 +29,7 @@ std::string WhatIsMissedOf(const std::vector<ProcessFailure>& failures, const St
 // The end of training
 // ------------------------------------------------------------------------------------------------
 
-void JobMachine::State::OnTrained() {
+void JobMachine::OnTrained() {
   GenerationState& g = generation_;
   Do(action::ReportTrainingDone{});
   for (const ProcessState& worker : g.processes.workers) {
@@ -44,7 +44,7 @@ void JobMachine::State::OnTrained() {
 
 // Stats, then the digest: reading all rows for it would show in them. A server that dies meanwhile
 // and is started again is asked again.
-void JobMachine::State::Ask() {
+void JobMachine::Ask() {
   GenerationState& g = generation_;
   if (g.ask == GenerationState::Ask::kRestart) {
     if (g.restarts == g.restarts_when_asked) {
@@ -64,13 +64,13 @@ void JobMachine::State::Ask() {
   AskStatus(kFinalStatusTimeout, /*is_final=*/true);
 }
 
-void JobMachine::State::On(const event::DigestReady& ready) {
+void JobMachine::On(const event::DigestReady& ready) {
   if (stage_ != Stage::kAsking || !IsOurs(ready.generation)) return;
   if (ready.digest.ok()) return WriteResult(ready.digest);
   OnNoDigest(ready.digest.status());
 }
 
-void JobMachine::State::OnNoDigest(const absl::Status& status) {
+void JobMachine::OnNoDigest(const absl::Status& status) {
   if (!absl::IsUnavailable(status)) return WriteResult(status);
   generation_.digest = status;
   generation_.ask = GenerationState::Ask::kRestart;
@@ -78,7 +78,7 @@ void JobMachine::State::OnNoDigest(const absl::Status& status) {
 }
 
 // The workers' results are valid, whether or not the servers still answer.
-void JobMachine::State::WriteResult(absl::StatusOr<Digest> digest) {
+void JobMachine::WriteResult(absl::StatusOr<Digest> digest) {
   GenerationState& g = generation_;
   stage_ = Stage::kWritingResult;
   g.digest = std::move(digest);
@@ -86,7 +86,7 @@ void JobMachine::State::WriteResult(absl::StatusOr<Digest> digest) {
   Do(action::WriteResult{g.digest, g.checkpoint_error, g.reports, g.start});
 }
 
-void JobMachine::State::On(const event::ResultWritten& written) {
+void JobMachine::On(const event::ResultWritten& written) {
   if (stage_ != Stage::kWritingResult) return;
   generation_.result_error = written.status;
   Stop();
@@ -96,15 +96,15 @@ void JobMachine::State::On(const event::ResultWritten& written) {
 // ------------------------------------------------------------------------------------------------
 
 // Another generation would fail in the same way.
-void JobMachine::State::Fail(const absl::Status& status) {
+void JobMachine::Fail(const absl::Status& status) {
   if (!IsRunning()) return;
   generation_.fatal = status;
   Stop();
 }
 
-void JobMachine::State::On(const event::RunnerFailed& failed) { Fail(failed.status); }
+void JobMachine::On(const event::RunnerFailed& failed) { Fail(failed.status); }
 
-void JobMachine::State::On(const event::UserStop& stop) {
+void JobMachine::On(const event::UserStop& stop) {
   // A user's stop is one for good, whatever the engine does as well.
   const bool is_first = user_stop_.empty();
   if (!is_first && stop.by_engine) return;
@@ -120,18 +120,16 @@ void JobMachine::State::On(const event::UserStop& stop) {
 }
 
 // Another generation may fare better.
-void JobMachine::State::GiveUp(const absl::Status& trouble) {
+void JobMachine::GiveUp(const absl::Status& trouble) {
   generation_.trouble = trouble;
   Settle();
 }
 
-bool JobMachine::State::IsAwaitedByHosts() const {
-  return is_engines_stop_ && options_.num_hosts > 0;
-}
+bool JobMachine::IsAwaitedByHosts() const { return is_engines_stop_ && options_.num_hosts > 0; }
 
 // Whether the job goes on until what is trained has its checkpoint. Where nothing is known to be
 // trained since the base, there is nothing to keep.
-bool JobMachine::State::MakesLastCheckpoint(const event::UserStop& stop) {
+bool JobMachine::MakesLastCheckpoint(const event::UserStop& stop) {
   GenerationState& g = generation_;
   last_request_by_ = now_ + kLastRequestPatience;
   if (stage_ == Stage::kFinishing) return true;
@@ -146,7 +144,7 @@ bool JobMachine::State::MakesLastCheckpoint(const event::UserStop& stop) {
 }
 
 // Waits for other processes that end: all failures are judged together.
-void JobMachine::State::Settle() {
+void JobMachine::Settle() {
   if (!IsRunning()) return;
   generation_.settles_from = stage_;
   stage_ = Stage::kSettling;
@@ -156,7 +154,7 @@ void JobMachine::State::Settle() {
   generation_.look_at = options_.introduces_workers ? now_ + settle / 2 : absl::InfiniteDuration();
 }
 
-void JobMachine::State::OnSettled() {
+void JobMachine::OnSettled() {
   const Cause cause = FindCause();
   const Stage from = generation_.settles_from;
   const bool is_lost = CanGoBack() && !cause.reason.empty();
@@ -165,18 +163,18 @@ void JobMachine::State::OnSettled() {
   WriteResult(cause.status);
 }
 
-void JobMachine::State::Stop() {
+void JobMachine::Stop() {
   stage_ = Stage::kStopping;
   if (generation_.checkpoints != nullptr) generation_.checkpoints->Halt();
   Do(action::StopProcesses{FindCause().status.ok() ? kGrace : kGraceAfterFailure});
 }
 
-void JobMachine::State::On(const event::AllStopped&) {
+void JobMachine::On(const event::AllStopped&) {
   if (stage_ == Stage::kStopping) generation_.all_stopped = true;
 }
 
 // A manifest that is being written decides where the next generation begins.
-void JobMachine::State::ConcludeIfStopped() {
+void JobMachine::ConcludeIfStopped() {
   GenerationState& g = generation_;
   if (stage_ != Stage::kStopping || !g.all_stopped) return;
   if (g.checkpoints != nullptr && g.checkpoints->is_committing()) return;
@@ -195,7 +193,7 @@ void JobMachine::State::ConcludeIfStopped() {
 
 // The order of causes: the user's stop, failures that the job itself caused, what the machine knows
 // for certain, ends of processes that may follow from it, and a stall.
-JobMachine::State::Cause JobMachine::State::FindCause() const {
+JobMachine::Cause JobMachine::FindCause() const {
   using What = Outcome::What;
   const GenerationState& g = generation_;
   const absl::Status& checkpoints =
@@ -240,7 +238,7 @@ JobMachine::State::Cause JobMachine::State::FindCause() const {
 }
 
 // What the job ends with, where it ends.
-absl::Status JobMachine::State::StatusOfEnd(const Cause& cause) const {
+absl::Status JobMachine::StatusOfEnd(const Cause& cause) const {
   const GenerationState& g = generation_;
   if (!g.is_result_written) return cause.status;
   absl::Status result = g.result_error;
@@ -256,7 +254,7 @@ absl::Status JobMachine::State::StatusOfEnd(const Cause& cause) const {
   return absl::Status(g.checkpoint_error.code(), error);
 }
 
-GenerationStart JobMachine::State::NextStart() const {
+GenerationStart JobMachine::NextStart() const {
   const GenerationState& g = generation_;
   GenerationStart next = g.start;
   if (g.checkpoints != nullptr) {
@@ -270,7 +268,7 @@ GenerationStart JobMachine::State::NextStart() const {
 }
 
 // Every decision to go back to a checkpoint is made here.
-Outcome JobMachine::State::Judge() {
+Outcome JobMachine::Judge() {
   const Cause cause = FindCause();
   Outcome outcome;
   outcome.what = cause.what;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "deploy/job/job_machine_state.h"
+#include "deploy/job/job_machine.h"
 
 namespace thermocline {
 namespace {
@@ -24,7 +24,7 @@ constexpr absl::Duration kDecisionRetryPeriod = absl::Milliseconds(100);
 
 // How long a job may do nothing; infinite where the user wants no limit. Who has asked it to end
 // waits less long for its last checkpoint.
-absl::Duration JobMachine::State::StallTimeout() const {
+absl::Duration JobMachine::StallTimeout() const {
   const uint32_t seconds = options_.job.cluster().stall_timeout_s();
   const absl::Duration wanted =
       seconds == 0 ? absl::InfiniteDuration() : absl::Duration(absl::Seconds(seconds));
@@ -32,7 +32,7 @@ absl::Duration JobMachine::State::StallTimeout() const {
   return is_ending ? std::min(wanted, kLastRequestPatience) : wanted;
 }
 
-void JobMachine::State::WatchForStalls() {
+void JobMachine::WatchForStalls() {
   GenerationState& g = generation_;
   if (g.is_status_asked || now_ < g.look_at) return;
   if (stage_ == Stage::kSettling) {  // What did those wait for that are left?
@@ -44,13 +44,13 @@ void JobMachine::State::WatchForStalls() {
   AskStatus(kLookTimeout, /*is_final=*/false);
 }
 
-void JobMachine::State::AskStatus(absl::Duration timeout, bool is_final) {
+void JobMachine::AskStatus(absl::Duration timeout, bool is_final) {
   generation_.is_status_asked = true;
   generation_.is_final_status = is_final;
   Do(action::AskStatus{generation_.start.generation, timeout});
 }
 
-void JobMachine::State::On(const event::StatusAnswered& answered) {
+void JobMachine::On(const event::StatusAnswered& answered) {
   GenerationState& g = generation_;
   if (!IsOurs(answered.generation) || !g.is_status_asked) return;
   g.is_status_asked = false;
@@ -70,7 +70,7 @@ void JobMachine::State::On(const event::StatusAnswered& answered) {
 }
 
 // Loading may take any time while every server advances.
-void JobMachine::State::LookAtConfiguring(const event::StatusAnswered& answered) {
+void JobMachine::LookAtConfiguring(const event::StatusAnswered& answered) {
   for (size_t i = 0; i < answered.servers.size(); ++i) {
     ProcessState& server = generation_.processes.servers[i];
     if (answered.servers[i].stats.ok() && WorkOf(*answered.servers[i].stats) != server.work) {
@@ -84,7 +84,7 @@ void JobMachine::State::LookAtConfiguring(const event::StatusAnswered& answered)
 }
 
 // A step may take any time while something advances.
-void JobMachine::State::Look(const event::StatusAnswered& answered) {
+void JobMachine::Look(const event::StatusAnswered& answered) {
   GenerationState& g = generation_;
   const absl::Duration now = now_ - g.stall_began;
   g.stall.Look(answered.servers, answered.workers, now);
@@ -104,7 +104,7 @@ void JobMachine::State::Look(const event::StatusAnswered& answered) {
   if (now_ - last >= StallTimeout() && !waits_for_last) OnStall();
 }
 
-void JobMachine::State::ReportFullDisks(const std::vector<ServerReport>& reports) {
+void JobMachine::ReportFullDisks(const std::vector<ServerReport>& reports) {
   for (size_t i = 0; i < reports.size(); ++i) {
     if (!reports[i].stats.ok()) continue;
     const std::string& full = reports[i].stats->push_log_full();
@@ -119,7 +119,7 @@ void JobMachine::State::ReportFullDisks(const std::vector<ServerReport>& reports
   }
 }
 
-void JobMachine::State::OnStall() {
+void JobMachine::OnStall() {
   GenerationState& g = generation_;
   const std::string what =
       absl::StrCat("nothing has advanced for ", absl::FormatDuration(StallTimeout()),
@@ -150,7 +150,7 @@ void JobMachine::State::OnStall() {
   Settle();
 }
 
-void JobMachine::State::On(const event::Progressed& progressed) {
+void JobMachine::On(const event::Progressed& progressed) {
   if (!IsOurs(progressed.generation)) return;
   samples_.Report(progressed.steps, progressed.samples);
   generation_.reported = Step(progressed.steps - 1);
@@ -160,24 +160,24 @@ void JobMachine::State::On(const event::Progressed& progressed) {
 // Checkpoints
 // ------------------------------------------------------------------------------------------------
 
-void JobMachine::State::On(const event::CheckpointAnswered& answered) {
+void JobMachine::On(const event::CheckpointAnswered& answered) {
   if (IsOurs(answered.generation) && IsRunning()) {
     generation_.checkpoints->OnAnswers(answered.answers);
   }
 }
 
 // Counts also where the generation ends: the next one begins with the committed checkpoint.
-void JobMachine::State::On(const event::Committed& committed) {
+void JobMachine::On(const event::Committed& committed) {
   if (!IsOurs(committed.generation)) return;
   generation_.checkpoints->OnCommitted(committed.status, committed.may_exist);
   if (absl::IsAborted(committed.status)) Fail(committed.status);  // Another controller has begun.
 }
 
-void JobMachine::State::On(const event::Removed& removed) {
+void JobMachine::On(const event::Removed& removed) {
   if (IsOurs(removed.generation)) generation_.checkpoints->OnRemoved(removed.held_back);
 }
 
-void JobMachine::State::WorkOnCheckpoints() {
+void JobMachine::WorkOnCheckpoints() {
   GenerationState& g = generation_;
   if (g.checkpoints == nullptr) return;
   CheckpointCoordinator& checkpoints = *g.checkpoints;
@@ -208,13 +208,13 @@ void JobMachine::State::WorkOnCheckpoints() {
 }
 
 // The last step has its checkpoint, or can't have it.
-void JobMachine::State::OnFinished(const absl::Status& error) {
+void JobMachine::OnFinished(const absl::Status& error) {
   stage_ = Stage::kAsking;
   generation_.checkpoint_error = error;
   if (!user_stop_.empty() && !IsAwaitedByHosts()) WriteResult(absl::CancelledError(user_stop_));
 }
 
-void JobMachine::State::ReportCheckpoints() {
+void JobMachine::ReportCheckpoints() {
   GenerationState& g = generation_;
   for (CheckpointAnswer& answer : g.checkpoints->clients().TakeAnswers()) {
     if (answer.id == kLastRequest) {
@@ -240,14 +240,14 @@ void JobMachine::State::ReportCheckpoints() {
 // Evaluations
 // ------------------------------------------------------------------------------------------------
 
-void JobMachine::State::On(const event::Evaluated& evaluated) {
+void JobMachine::On(const event::Evaluated& evaluated) {
   if (!IsOurs(evaluated.generation) || generation_.evaluations == nullptr) return;
   // Without job.evaluate, nothing follows from the one after the last step.
   const bool decides = options_.job.has_evaluate() || evaluated.report.schedule.has_value();
   if (decides) generation_.evaluations->Take(evaluated.report);
 }
 
-void JobMachine::State::On(const event::Decided& decided) {
+void JobMachine::On(const event::Decided& decided) {
   GenerationState& g = generation_;
   if (!IsOurs(decided.generation) || !g.is_decision_sent) return;
   g.is_decision_sent = false;
@@ -260,7 +260,7 @@ void JobMachine::State::On(const event::Decided& decided) {
   }
 }
 
-void JobMachine::State::WorkOnEvaluations() {
+void JobMachine::WorkOnEvaluations() {
   GenerationState& g = generation_;
   if (g.evaluations == nullptr || stage_ < Stage::kTraining || !IsRunning()) return;
   EvaluationCoordinator& evaluations = *g.evaluations;
