@@ -3,9 +3,9 @@
 //   read a slice from the tables' snapshots -> up to kSlicesAhead of them wait -> add it to its
 //   file
 //
-// A slice is some thousand rows. Reading it is a task, and so is writing it; each gives the next of
-// its kind, so that other tasks of the thread run in between. Where a shard has several files, they
-// get the slices in turn: what is in each depends on the rows alone, and its keys ascend.
+// A slice is some thousand rows. Reading one is a task, and so is writing one; each task schedules
+// the next of its kind, so that other tasks of the thread run in between. The files of a shard get
+// the slices in turn: the contents of each depend on the rows alone, and its keys ascend.
 #ifndef THERMOCLINE_SERVER_CHECKPOINT_SHARD_WRITER_H_
 #define THERMOCLINE_SERVER_CHECKPOINT_SHARD_WRITER_H_
 
@@ -32,17 +32,18 @@
 
 namespace thermocline {
 
-// Where checkpoints are read and written. Disk and tasks outlive their user; null: nowhere.
+// How checkpoints are read and written. Disk and tasks outlive their user; where they are null,
+// there are no checkpoints.
 struct CheckpointIo {
-  // Of a shard that is being written: one that reads rows, one for each file, and one that applies
-  // a step which waited for the reading.
+  // How many tasks a shard has at a time: one reads rows, one writes each file, and one applies a
+  // step which waited for the reading.
   static constexpr size_t MaxTasks(size_t num_files) { return num_files + 2; }
 
   Disk* disk = nullptr;
   // Its tasks wait for the disk. With MaxTasks(num_files) threads none waits for another.
   TaskRunner* tasks = nullptr;
-  uint64_t incarnation = 0;  // Of this process: see RowsFileWriterId.
-  size_t num_files = 1;      // At most, of a shard; each is written by a task of its own.
+  uint64_t incarnation = 0;  // This process's: see RowsFileWriterId.
+  size_t num_files = 1;      // A shard has at most so many files; each has its own writing task.
 };
 
 // Thread-safe.
@@ -55,28 +56,28 @@ class ShardWriter : public std::enable_shared_from_this<ShardWriter> {
   };
   struct Spec {
     std::string directory;  // Of all checkpoints.
-    // Of the files to write, below it. [CheckpointIo::num_files]; one that gets no rows isn't made.
+    // [CheckpointIo::num_files] The files to write, below it. A file without rows is not made.
     std::vector<std::string> paths;
     ServerIndex server;
     uint64_t generation = 0;
-    Step base_step;               // Of which the shard holds the changes; kNoStep: it holds all.
-    std::vector<Source> sources;  // By table id.
+    Step base_step;                    // The shard holds rows changed after it; kNoStep: all rows.
+    std::vector<Source> sources;       // By table id.
     std::vector<RowLimit> row_limits;  // By table id.
-    // Runs after each slice that was read, in the task that reads; perhaps once `done` has run.
+    // Called after each slice that was read, in the task that reads; perhaps after `done`.
     std::function<void()> on_read;
   };
-  // Runs once, on a thread of the tasks: with the shard, whose files are on the medium; or with why
-  // there is none, and then there are no files. Errors: kCancelled, kResourceExhausted,
-  // kUnavailable, and those of reading rows.
+  // Called once, on a thread of the tasks, with the shard once its files are on the medium, or with
+  // an error once its files are removed. Errors: kCancelled, kResourceExhausted, kUnavailable, and
+  // those of reading rows.
   using Done = std::function<void(absl::StatusOr<CheckpointShard>)>;
 
   static std::shared_ptr<ShardWriter> Start(const CheckpointIo& io, Spec spec, Done done);
   ~ShardWriter();
 
-  // No slice begins any more; `done` runs once the present one has ended.
+  // Begins no further slice; `done` is called once the present one has ended.
   void Cancel();
-  // The same, but returns when that is so, and `done` doesn't run any more unless it has begun. The
-  // tables may go then. The files are removed, if the disk can.
+  // The same, but waits for the present slice and doesn't call `done` unless that has begun. The
+  // tables may be destroyed afterwards. Removes the files if the disk lets it.
   void Stop();
 
  private:
@@ -85,9 +86,9 @@ class ShardWriter : public std::enable_shared_from_this<ShardWriter> {
     SnapshotRows rows;
   };
 
-  // What writes one file.
+  // The writing of one file.
   struct Lane {
-    absl::Mutex writing;  // Held during a slice; before the mutex of the queues.
+    absl::Mutex writing;  // Held while a slice is written; acquired before mutex_.
     std::unique_ptr<RowsFileWriter> file ABSL_GUARDED_BY(writing);
     bool ended ABSL_GUARDED_BY(writing) = false;
   };
@@ -99,27 +100,26 @@ class ShardWriter : public std::enable_shared_from_this<ShardWriter> {
   void RunRead();
   void RunWrite(size_t index);
   absl::StatusOr<bool> ReadSlice(Slice* slice) ABSL_EXCLUSIVE_LOCKS_REQUIRED(reading_);
-  // True: there is more to come.
+  // True: more slices will come.
   absl::StatusOr<bool> WriteNext(size_t index, Lane* lane)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(lane->writing);
   absl::Status OpenFile(size_t index, Lane* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lane->writing);
   absl::Status WriteSlice(const Slice& slice, RowsFileWriter* file);
   void EndLane(size_t index, absl::StatusOr<std::optional<CheckpointFile>> file);
   void RemoveFiles(const CheckpointShard& shard);
-  // Nothing is read any more.
-  void ReleaseSources();
+  void ReleaseSources();  // Once nothing is read any more.
 
   const CheckpointIo io_;
-  const Spec spec_;                       // But for the sources.
+  const Spec spec_;                       // Its sources were moved to sources_.
   const std::vector<size_t> row_floats_;  // [sources]
   const std::vector<TableId> tables_;     // [sources]
   std::atomic<bool> cancelled_{false};
 
-  // Held during a slice that is read; the mutex of the queues only in between.
+  // Held while a slice is read. mutex_ is free meanwhile.
   absl::Mutex reading_ ABSL_ACQUIRED_BEFORE(mutex_);
   std::vector<Source> sources_ ABSL_GUARDED_BY(reading_);
-  size_t source_ ABSL_GUARDED_BY(reading_) = 0;     // That is being read.
-  size_t next_lane_ ABSL_GUARDED_BY(reading_) = 0;  // Which gets the next slice.
+  size_t source_ ABSL_GUARDED_BY(reading_) = 0;     // The source that is being read.
+  size_t next_lane_ ABSL_GUARDED_BY(reading_) = 0;  // The lane that gets the next slice.
   std::vector<std::unique_ptr<Lane>> lanes_;        // [num_files]
 
   absl::Mutex mutex_;
@@ -127,12 +127,12 @@ class ShardWriter : public std::enable_shared_from_this<ShardWriter> {
   std::vector<Slice> empty_ ABSL_GUARDED_BY(mutex_);
   bool read_scheduled_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<char> write_scheduled_ ABSL_GUARDED_BY(mutex_);  // [lanes]
-  bool all_read_ ABSL_GUARDED_BY(mutex_) = false;     // No slice will be added to full_ ...
-  absl::Status read_status_ ABSL_GUARDED_BY(mutex_);  // ... and why.
-  size_t lanes_left_ ABSL_GUARDED_BY(mutex_);         // That haven't ended.
+  bool all_read_ ABSL_GUARDED_BY(mutex_) = false;     // No further slice is added to full_,
+  absl::Status read_status_ ABSL_GUARDED_BY(mutex_);  // for this reason.
+  size_t lanes_left_ ABSL_GUARDED_BY(mutex_);         // Lanes that haven't ended.
   std::vector<std::optional<CheckpointFile>> files_ ABSL_GUARDED_BY(mutex_);  // [lanes]
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // The first error of a lane.
-  Done done_ ABSL_GUARDED_BY(mutex_);            // Null: it runs, or never will.
+  Done done_ ABSL_GUARDED_BY(mutex_);            // Null once it was called or will not be.
 };
 
 }  // namespace thermocline

@@ -1,4 +1,4 @@
-// The checkpoint that a server begins with: its manifest, checked, and its rows.
+// The checkpoint that a server begins with: checks its manifest and loads its rows.
 #ifndef THERMOCLINE_SERVER_CORE_BASE_CHECKPOINT_H_
 #define THERMOCLINE_SERVER_CORE_BASE_CHECKPOINT_H_
 
@@ -15,32 +15,32 @@
 
 namespace thermocline {
 
-// Reads the manifest of config.base_checkpoint. REQUIRES: there is one.
-// Errors: kFailedPrecondition (of another job, other tables, another seed or a later generation:
-// names the difference; another format), kNotFound (also where another generation's than
-// config.base_generation lies there), kDataLoss (damaged), kUnavailable (the disk),
-// kInvalidArgument (no name).
+// Reads the manifest of config.base_checkpoint. REQUIRES: config names one.
+// Errors: kFailedPrecondition (it is of another job, other tables, another seed or a later
+// generation: names the difference; another format), kNotFound (also where its generation isn't
+// config.base_generation), kDataLoss (damaged), kUnavailable (the disk), kInvalidArgument (no
+// name).
 absl::StatusOr<CheckpointManifest> ReadBaseManifest(Disk* disk, const ServerConfig& config);
 
-// What a server that begins with it knows of its generation's checkpoints.
+// What a server that begins with `base` knows of its generation's checkpoints.
 CutHistory HistoryOf(const CheckpointManifest& base, const ServerConfig& config);
 
 // Loads the rows whose partitions this server owns, whatever number of servers wrote them, on
-// `num_threads` threads, the caller's among them. `progress` hears of every some thousand rows that
-// are loaded, on any of them, and stops the loading with an error.
-// REQUIRES: `base` is what ReadBaseManifest gave; nobody else uses the tables.
+// `num_threads` threads, one of them the caller's. `progress` is called on any of these with each
+// some thousand rows loaded; its error stops the loading.
+// REQUIRES: `base` is what ReadBaseManifest returned; nothing else uses the tables.
 // Errors: kDataLoss (names the file), kUnavailable, those of the tables and of `progress`.
 absl::Status LoadBaseRows(Disk* disk, const ServerConfig& config, const CheckpointManifest& base,
                           int num_threads, TableSet* tables,
                           absl::FunctionRef<absl::Status(uint64_t rows)> progress);
 
-// Reads the manifest of config.init_checkpoint. REQUIRES: there is one.
+// Reads the manifest of config.init_checkpoint. REQUIRES: config names one.
 // Errors: kFailedPrecondition (a table of the job has other rows there: names it; another format),
-// kNotFound (it is gone: says whose), kDataLoss, kUnavailable, as above.
+// kNotFound (the checkpoint is gone: says which), kDataLoss, kUnavailable, as above.
 absl::StatusOr<CheckpointManifest> ReadInitManifest(Disk* disk, const ServerConfig& config);
 
-// As LoadBaseRows, of the tables of the same names, whatever their ids; no step of this job has
-// changed the rows yet. REQUIRES: `init` is what ReadInitManifest gave; as above.
+// As LoadBaseRows, but tables are matched by name, whatever their ids, and the rows count as not
+// changed by any step of this job. REQUIRES: `init` is what ReadInitManifest returned; as above.
 absl::Status LoadInitRows(Disk* disk, const ServerConfig& config, const CheckpointManifest& init,
                           int num_threads, TableSet* tables,
                           absl::FunctionRef<absl::Status(uint64_t rows)> progress);

@@ -45,11 +45,11 @@ constexpr size_t kMinKeysToFetch = 20000;
 
 }  // namespace
 
-PushLedger::Verdict PushLedger::Judge(WorkerRank rank, Step step) const {
+PushLedger::Order PushLedger::OrderOf(WorkerRank rank, Step step) const {
   CHECK_LT(rank.value(), num_workers());
   const Step accepted = accepted_through(rank);
-  if (step <= accepted) return Verdict::kDuplicate;
-  return step == accepted + 1 ? Verdict::kNext : Verdict::kEarly;
+  if (step <= accepted) return Order::kDuplicate;
+  return step == accepted + 1 ? Order::kNext : Order::kEarly;
 }
 
 absl::Status PushLedger::CheckAcknowledged(WorkerRank rank, Step acked_through) const {
@@ -61,7 +61,7 @@ absl::Status PushLedger::CheckAcknowledged(WorkerRank rank, Step acked_through) 
 }
 
 void PushLedger::Accept(WorkerRank rank, Step step) {
-  CHECK(Judge(rank, step) == Verdict::kNext);
+  CHECK(OrderOf(rank, step) == Order::kNext);
   accepted_through_[rank.value()] = step;
 }
 

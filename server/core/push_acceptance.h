@@ -1,6 +1,6 @@
-// What it takes to accept a push: the ledger says whether it is the next one of its worker, an
-// assembly puts its chunks together, and no key may be in it twice. push_state.h puts these into
-// order.
+// How a server accepts a push: the ledger says whether the push is the next one of its worker, an
+// assembly puts its chunks together, and a check finds keys that are in it twice. push_state.h
+// calls these in order.
 //
 // Nothing here is thread-safe.
 #ifndef THERMOCLINE_SERVER_CORE_PUSH_ACCEPTANCE_H_
@@ -20,27 +20,27 @@
 
 namespace thermocline {
 
-// Which pushes a server has accepted: one number per worker, the last step. The steps of one worker
-// are contiguous, so that number says of any push whether it is new, known or early.
+// The pushes that a server has accepted: of each worker the last step. The steps of one worker are
+// contiguous, so the last one says whether a push is new, known or early.
 class PushLedger {
  public:
   // Every worker's pushes up to `base` count as accepted.
   explicit PushLedger(uint32_t num_workers, Step base = kNoStep)
       : accepted_through_(num_workers, base) {}
 
-  // What to do with a push.
-  enum class Verdict {
-    kNext,       // It follows what was accepted: take it.
-    kDuplicate,  // It was accepted before: acknowledge it again.
-    kEarly,      // A push before it is missing: NOT_READY.
+  // The place of a push among those of its worker, and what the server does with it.
+  enum class Order {
+    kNext,       // It follows the last accepted one: the server takes it.
+    kDuplicate,  // It was accepted before: the server acknowledges it again.
+    kEarly,      // A push before it is missing: the server answers NOT_READY.
   };
   // REQUIRES: rank is a worker's.
-  Verdict Judge(WorkerRank rank, Step step) const;
+  Order OrderOf(WorkerRank rank, Step step) const;
 
-  // kDataLoss where the worker holds an acknowledgement that this ledger knows nothing of.
+  // kDataLoss where the worker holds an acknowledgement of a push that this ledger doesn't have.
   absl::Status CheckAcknowledged(WorkerRank rank, Step acked_through) const;
 
-  // Accepts a push. REQUIRES: Judge(rank, step) == kNext
+  // Accepts a push. REQUIRES: OrderOf(rank, step) == kNext
   void Accept(WorkerRank rank, Step step);
 
   // The last step accepted from a worker; kNoStep before the first.
@@ -51,7 +51,7 @@ class PushLedger {
   std::vector<Step> accepted_through_;  // [num_workers]
 };
 
-// A push of this many chunks of 512 KiB is 32 GiB: more is a malformed request.
+// A push of this many chunks of 512 KiB has 32 GiB. A request with more chunks is malformed.
 inline constexpr uint32_t kMaxChunks = 65536;
 
 // Memory that a chunk holds.
@@ -66,7 +66,7 @@ struct AssembledPush {
   std::vector<wire::PushChunk> chunks;
 };
 
-// Puts the chunks of one worker's next push together. They may come in any order and more than
+// Puts the chunks of one worker's next push together. Chunks may come in any order and more than
 // once.
 class PushAssembly {
  public:
@@ -93,24 +93,24 @@ class PushAssembly {
   const std::map<uint32_t, wire::PushChunk>& chunks() const { return chunks_; }
 
  private:
-  // Of the push, as its first chunk names them.
+  // As the first chunk of the push has them.
   WorkerRank rank_;
   Step step_;
   float learning_rate_ = 0;
   uint32_t num_chunks_ = 0;
 
-  // By number: what is held is what came, whatever num_chunks claims.
+  // By chunk number. Memory is taken for chunks that came, not for num_chunks.
   std::map<uint32_t, wire::PushChunk> chunks_;
   uint64_t bytes_ = 0;
 };
 
-// Whether a push has a key twice. Applying relies on it that none does: a key's second update would
-// come before or after the first as threads happen to run. Keeps its memory for the next push.
+// Checks that no push has a key twice. If one had, two threads might update the row, and the result
+// would depend on their order. Keeps its memory for the next push.
 class DistinctKeys {
  public:
-  // chunks: of one push, valid. Of one table a key may have one gradient and one written-back row.
-  // Takes some nanoseconds a key. Errors: kInvalidArgument (names table and key), kOutOfRange (more
-  // keys of one table than can be numbered).
+  // chunks: all chunks of one push, each of them valid. A key of a table may have one gradient and
+  // one written-back row. Takes some nanoseconds a key. Errors: kInvalidArgument (names table and
+  // key), kOutOfRange (more keys of one table than can be numbered).
   absl::Status Check(const std::map<uint32_t, wire::PushChunk>& chunks);
 
  private:
@@ -121,14 +121,14 @@ class DistinctKeys {
     absl::Span<const Key> keys;
   };
 
-  // Of groups_, by table and kind. `first`: of the push's chunks.
+  // Checks groups_, by table and kind. `first`: the push's first chunk.
   absl::Status CheckGroups(const wire::PushChunk& first);
-  // The first of `keys` that came before; keys.size() where all are new. Fetches entries so many
-  // keys `ahead`.
+  // Returns the position of the first key that was inserted before, or keys.size(). Prefetches
+  // entries `ahead` keys before they are used.
   size_t Insert(uint64_t table_salt, absl::Span<const Key> keys, size_t ahead);
 
   std::vector<Group> groups_;
-  KeyNumbers seen_;  // Of one table and kind.
+  KeyNumbers seen_;  // The keys of one table and kind.
 };
 
 }  // namespace thermocline

@@ -16,20 +16,20 @@
 namespace thermocline {
 namespace {
 
-using Verdict = PushLedger::Verdict;
+using Order = PushLedger::Order;
 
 TEST(PushLedgerTest, StartsBeforeTheFirstStep) {
   const PushLedger ledger(2);
   EXPECT_EQ(ledger.accepted_through(WorkerRank(1)), kNoStep);
-  EXPECT_EQ(ledger.Judge(WorkerRank(1), Step(0)), Verdict::kNext);
-  EXPECT_EQ(ledger.Judge(WorkerRank(1), Step(1)), Verdict::kEarly);
+  EXPECT_EQ(ledger.OrderOf(WorkerRank(1), Step(0)), Order::kNext);
+  EXPECT_EQ(ledger.OrderOf(WorkerRank(1), Step(1)), Order::kEarly);
 }
 
 TEST(PushLedgerTest, WorkersDontMatterToEachOther) {
   PushLedger ledger(2);
   for (int64_t step = 0; step <= 3; ++step) ledger.Accept(WorkerRank(0), Step(step));
-  EXPECT_EQ(ledger.Judge(WorkerRank(0), Step(3)), Verdict::kDuplicate);
-  EXPECT_EQ(ledger.Judge(WorkerRank(1), Step(3)), Verdict::kEarly);
+  EXPECT_EQ(ledger.OrderOf(WorkerRank(0), Step(3)), Order::kDuplicate);
+  EXPECT_EQ(ledger.OrderOf(WorkerRank(1), Step(3)), Order::kEarly);
 }
 
 TEST(PushLedgerTest, AnUnknownAcknowledgementIsDataLoss) {
@@ -53,13 +53,13 @@ TEST(PushLedgerTest, AgreesWithASetOfSteps) {
     const std::set<int64_t>& known = steps[rank];
     const int64_t end = static_cast<int64_t>(known.size());
     const int64_t step = std::max<int64_t>(0, end + static_cast<int64_t>(random() % 5) - 2);
-    const Verdict verdict = ledger.Judge(WorkerRank(rank), Step(step));
+    const Order order = ledger.OrderOf(WorkerRank(rank), Step(step));
     if (known.count(step) > 0) {
-      ASSERT_EQ(verdict, Verdict::kDuplicate);
+      ASSERT_EQ(order, Order::kDuplicate);
     } else if (step > 0 && known.count(step - 1) == 0) {
-      ASSERT_EQ(verdict, Verdict::kEarly);
+      ASSERT_EQ(order, Order::kEarly);
     } else {
-      ASSERT_EQ(verdict, Verdict::kNext);
+      ASSERT_EQ(order, Order::kNext);
       ledger.Accept(WorkerRank(rank), Step(step));
       steps[rank].insert(step);
     }

@@ -26,14 +26,14 @@ absl::StatusOr<PushState::BegunChunk> PushState::BeginChunk(wire::PushChunk&& ch
   begun.rank = chunk.header.rank;
   begun.chunk = chunk.chunk;
   RETURN_IF_ERROR(CheckAcknowledged(chunk.header));
-  const PushLedger::Verdict verdict = ledger_.Judge(begun.rank, chunk.step);
+  const PushLedger::Order order = ledger_.OrderOf(begun.rank, chunk.step);
   const Step accepted_through = ledger_.accepted_through(begun.rank);
-  if (verdict == PushLedger::Verdict::kEarly) {
+  if (order == PushLedger::Order::kEarly) {
     ++counters_.not_ready;
     begun.answer = {wire::Readiness::kNotReady, accepted_through};
     return begun;
   }
-  if (verdict == PushLedger::Verdict::kDuplicate) {
+  if (order == PushLedger::Order::kDuplicate) {
     ++counters_.duplicates;
     begun.answer = {wire::Readiness::kReady, accepted_through};
     return begun;

@@ -1,6 +1,5 @@
-// Whether a request may be looked at at all: its job and generation, tables, sizes, keys, values.
-// Looks at no state but the configuration, so it runs before any lock is taken and before a push is
-// accepted.
+// Checks a request against the configuration: job and generation, tables, sizes, keys, values. It
+// needs no other state, so it runs before any lock is taken and before a push is accepted.
 //
 // Thread-safe.
 #ifndef THERMOCLINE_SERVER_CORE_REQUEST_VALIDATION_H_
@@ -32,7 +31,7 @@ class RequestValidation {
   absl::Status CheckPull(const wire::PullRequest& request) const;
 
   // Errors: as CheckPull; kInvalidArgument (sizes that don't fit the table, the learning rate, row
-  // limits other than are due, a gradient or a weight that is not finite, optimizer state that is
+  // limits that are not due, a gradient or a weight that is not finite, optimizer state that is
   // NaN; names table, key, count).
   absl::Status CheckPush(const wire::PushChunk& chunk) const;
 
@@ -46,8 +45,8 @@ class RequestValidation {
 
   const ServerConfig& config_;
   absl::flat_hash_map<TableId, const TableLayout*> tables_;
-  uint32_t first_partition_ =
-      0;  // This server's partitions are [first_partition_, first_partition_ + num_partitions_).
+  // This server's partitions are [first_partition_, first_partition_ + num_partitions_).
+  uint32_t first_partition_ = 0;
   uint32_t num_partitions_ = 0;
 };
 

@@ -1,5 +1,4 @@
-// What a parameter server is configured with: the job it serves, its shard, and the limits it
-// keeps.
+// The configuration of a parameter server: the job it serves, its shard, and its limits.
 #ifndef THERMOCLINE_SERVER_CORE_SERVER_CONFIG_H_
 #define THERMOCLINE_SERVER_CORE_SERVER_CONFIG_H_
 
@@ -26,33 +25,32 @@ struct ServerConfig {
   uint32_t num_workers = 1;
   uint64_t seed = 0;
   uint32_t staleness_steps = 0;
-  // What of an accepted push is certain before the worker hears of it. None: it dies with the
-  // process.
+  // How durable a push is before it is acknowledged; nullopt: it is lost with the process.
   std::optional<LogDurability> durability;
   std::vector<TableLayout> tables;
 
   std::string checkpoint_directory;  // Empty: there are no checkpoints.
-  // The checkpoint in it that this server begins with; empty: with no row. Not part of what must be
-  // the same when a server is configured again.
+  // This server begins with the rows of this checkpoint in checkpoint_directory; empty: with no
+  // row. It may differ when a server is configured again.
   std::string base_checkpoint;
-  uint64_t base_generation = 0;  // That made it; 0: any.
-  // Without base_checkpoint: the checkpoint of another run whose rows this server begins with,
-  // below init_directory. Empty: none.
+  uint64_t base_generation = 0;  // The generation that made it; 0: any.
+  // Without base_checkpoint, this server begins with the rows of this checkpoint of another run,
+  // below init_directory; empty: with no row.
   std::string init_directory, init_checkpoint;
-  uint64_t init_generation = 0;               // As base_generation.
-  uint64_t init_steps = 0;                    // That the optimizers had made before step 0.
-  std::vector<std::string> init_begins_anew;  // Tables of it whose rows are not taken.
-  uint64_t checkpoint_every_steps = 0;  // A cut after every so many steps; 0: only those named.
+  uint64_t init_generation = 0;               // The generation that made it; 0: any.
+  uint64_t init_steps = 0;                    // Steps that the optimizers made before step 0.
+  std::vector<std::string> init_begins_anew;  // Rows of these tables are not taken from it.
+  uint64_t checkpoint_every_steps = 0;  // A cut after every so many steps; 0: only named cuts.
   uint32_t checkpoint_full_every = 1;   // Every so many checkpoints hold all rows.
 };
 
 struct ServerLimits {
   int64_t hold_us = 5'000'000;                   // A pull is held at most so long, then NOT_READY.
   uint32_t max_held_pulls = 4096;                // More are refused with kResourceExhausted.
-  uint64_t max_pending_push_bytes = 4ull << 30;  // Pushes assembled or waiting for other workers.
-  // Of a part of a checkpoint that is being read: so much of the tables' rows in memory, or so many
-  // bytes where that is more, may be kept as old images, and what one step changes. Further steps
-  // wait.
+  uint64_t max_pending_push_bytes = 4ull << 30;  // Pushes being assembled or waiting to be applied.
+  // While rows are read for a checkpoint, old images of changed rows may take this share of the
+  // memory of the tables' rows, or min_old_image_bytes where that is more. Once they take more, no
+  // further step is applied.
   double max_old_image_share = 0.125;
   uint64_t min_old_image_bytes = 64ull << 20;
   int apply_threads = 1;
@@ -62,8 +60,8 @@ struct ServerLimits {
 // Errors: kInvalidArgument (names the field and its value).
 absl::Status ValidateServerConfig(const ServerConfig& config);
 
-// Names the first difference, or "" where there is none: "generation is 3 here, 4 there".
-// A `there` without a checkpoint directory leaves that to us.
+// Names the first difference, or "" where there is none: "generation is 3 here, 4 there". A `there`
+// without a checkpoint directory agrees with any.
 std::string DescribeDifference(const ServerConfig& here, const ServerConfig& there);
 
 }  // namespace thermocline

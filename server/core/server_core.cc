@@ -1,5 +1,6 @@
 #include "server/core/server_core.h"
 
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -8,11 +9,212 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "proto/parameter_server.pb.h"
+#include "server/core/base_checkpoint.h"
 #include "server/core/server_core_impl.h"
 
 namespace thermocline {
+namespace {
+
+// The caller tries again: a server that was restarted is configured again.
+absl::Status NotConfigured() { return absl::UnavailableError("this server is not configured yet"); }
+
+// A launcher that gets kUnavailable asks again, since the server might not be up yet. This server
+// is up and would fail again, so the launcher gets kAborted.
+absl::Status ForGood(const absl::Status& status) {
+  if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
+  return absl::AbortedError(status.message());
+}
+
+// Other callers then get an error after which they do not try again. For lost data a job may go
+// back to a checkpoint.
+absl::Status CantRecover(const absl::Status& why) {
+  const absl::StatusCode code =
+      absl::IsDataLoss(why) ? absl::StatusCode::kDataLoss : absl::StatusCode::kAborted;
+  return absl::Status(code, absl::StrCat("this server can't recover: ", why.message()));
+}
+
+}  // namespace
 
 absl::Status ShuttingDown() { return absl::UnavailableError("this server is shutting down"); }
+
+// The job, and where its rows come from
+// ------------------------------------------------------------------------------------------------
+
+ServedJob::ServedJob(const ServerConfig& job_config, int apply_threads,
+                     std::vector<TableSpill> spills)
+    : config(job_config),
+      validation(config),
+      tables(config.tables, config.seed, std::move(spills)),
+      applier(&tables, apply_threads, static_cast<int64_t>(config.init_steps)) {}
+
+absl::StatusOr<TableSet::Entry*> ServedJob::FindTable(TableId table) {
+  const size_t position = tables.Find(table);
+  if (position < tables.size()) return &tables.at(position);
+  return absl::NotFoundError(absl::StrCat("server ", config.server_index.value(),
+                                          " has no table with id ", table.value()));
+}
+
+void ServedJob::FillStats(ServerStats* stats) const {
+  applier.apply_timer().CopyTo("apply", stats->add_stages());
+  applier.merge_timer().CopyTo("merge", stats->add_stages());
+  stats->set_job_id(config.job_id);
+  stats->set_generation(config.generation);
+  stats->set_server_index(config.server_index.value());
+  stats->set_num_servers(config.num_servers);
+  tables.FillStats(stats);
+}
+
+absl::StatusOr<ServedJob*> ServerCore::Impl::FindJob() const {
+  ServedJob* found = job.load(std::memory_order_acquire);
+  if (found != nullptr) return found;
+  absl::MutexLock lock(&mutex);
+  if (shut_down) return ShuttingDown();
+  if (!recovery.ok()) return CantRecover(recovery);
+  found = job.load(std::memory_order_relaxed);  // Set under the mutex.
+  if (found != nullptr) return found;
+  return NotConfigured();
+}
+
+absl::Status ServerCore::Impl::Configure(const ServerConfig& config) {
+  RETURN_IF_ERROR(ValidateServerConfig(config));
+  ServedJob* new_job;
+  const int64_t start_us = scheduler->NowMicros();
+  {
+    absl::MutexLock lock(&mutex);
+    if (shut_down) return ShuttingDown();
+    if (owned_job != nullptr) return CompareConfigured(config);
+    RETURN_IF_ERROR(CheckMeans(config));
+    absl::StatusOr<std::vector<TableSpill>> spills = OpenSpills(config);
+    if (!spills.ok()) return ForGood(spills.status());
+    owned_job = std::make_unique<ServedJob>(config, limits.apply_threads, *std::move(spills));
+    new_job = owned_job.get();
+    recovering = true;
+  }
+  const absl::Status recovered = Recover(new_job);
+  bool apply = false;
+  {
+    absl::MutexLock lock(&mutex);
+    recovery = shut_down ? recovered : ForGood(recovered);
+    recovery_s = static_cast<double>(scheduler->NowMicros() - start_us) / 1e6;
+    recovering = false;
+    if (!recovery.ok()) return recovery;
+    job.store(new_job, std::memory_order_release);
+    apply = StartApplying();  // The rows may stand at a cut.
+  }
+  if (apply) RunApplier(new_job);
+  return absl::OkStatus();
+}
+
+// Whether this process was given what the job needs.
+absl::Status ServerCore::Impl::CheckMeans(const ServerConfig& config) const {
+  if (config.durability.has_value() && journals == nullptr) {
+    return absl::FailedPreconditionError(
+        "the job wants a push log, and this server was started without a folder for it");
+  }
+  if ((!config.checkpoint_directory.empty() || !config.init_checkpoint.empty()) &&
+      (checkpoints.disk == nullptr || checkpoints.tasks == nullptr)) {
+    return absl::FailedPreconditionError(
+        "the job wants checkpoints, and this server can't read or write any");
+  }
+  for (const TableLayout& table : config.tables) {
+    if (table.memory_budget_bytes == 0 || spill.stores != nullptr) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("table '", table.name,
+                     "' has a memory budget, and this server was started without a folder for the "
+                     "rows beyond it"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TableSpill>> ServerCore::Impl::OpenSpills(
+    const ServerConfig& config) const {
+  std::vector<TableSpill> spills(config.tables.size());
+  for (size_t i = 0; i < spills.size(); ++i) {
+    if (config.tables[i].memory_budget_bytes == 0) continue;
+    ASSIGN_OR_RETURN(spills[i].store, spill.stores->Open(config.tables[i]));
+    spills[i].on_broken = spill.on_broken;
+  }
+  return spills;
+}
+
+absl::Status ServerCore::Impl::CheckConfigured(const ServerConfig& config) const {
+  absl::MutexLock lock(&mutex);
+  if (shut_down) return ShuttingDown();
+  if (owned_job == nullptr) return NotConfigured();
+  return CompareConfigured(config);
+}
+
+absl::Status ServerCore::Impl::CompareConfigured(const ServerConfig& config) const {
+  const std::string difference = DescribeDifference(owned_job->config, config);
+  if (!difference.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this server is configured already, and differently: ", difference));
+  }
+  if (!recovering) return recovery;
+  return absl::UnavailableError(absl::StrCat("recovering: ", loaded_rows.load(),
+                                             " rows are loaded, ", replayed_chunks.load(),
+                                             " chunks of pushes are replayed so far"));
+}
+
+// No other thread uses the tables, the applier or the pushes before `job` is set.
+absl::Status ServerCore::Impl::Recover(ServedJob* new_job) {
+  const ServerConfig& config = new_job->config;
+  ASSIGN_OR_RETURN(const CutHistory history, LoadBase(new_job));
+  {
+    absl::MutexLock lock(&mutex);
+    pushes.emplace(config.num_workers, limits.max_pending_push_bytes, history.base);
+    const bool has_checkpoints = !config.checkpoint_directory.empty();
+    cuts.emplace(has_checkpoints ? config.checkpoint_every_steps : 0, config.checkpoint_full_every,
+                 history);
+  }
+  if (!config.durability.has_value()) return absl::OkStatus();
+  return ReplayJournal(new_job, history.base);
+}
+
+absl::StatusOr<CutHistory> ServerCore::Impl::LoadBase(ServedJob* new_job) {
+  const ServerConfig& config = new_job->config;
+  const auto progress = [this](uint64_t rows) {
+    loaded_rows += rows;
+    absl::MutexLock lock(&mutex);
+    return shut_down ? ShuttingDown() : absl::OkStatus();
+  };
+  if (config.base_checkpoint.empty()) {
+    if (config.init_checkpoint.empty()) return CutHistory();
+    ASSIGN_OR_RETURN(const CheckpointManifest init, ReadInitManifest(checkpoints.disk, config));
+    RETURN_IF_ERROR(LoadInitRows(checkpoints.disk, config, init, limits.load_threads,
+                                 &new_job->tables, progress));
+    return CutHistory();
+  }
+  ASSIGN_OR_RETURN(const CheckpointManifest base, ReadBaseManifest(checkpoints.disk, config));
+  RETURN_IF_ERROR(LoadBaseRows(checkpoints.disk, config, base, limits.load_threads,
+                               &new_job->tables, progress));
+  return HistoryOf(base, config);
+}
+
+absl::Status ServerCore::Impl::ReplayJournal(ServedJob* new_job, Step base) {
+  const auto replay = [&](wire::PushChunk&& chunk) -> absl::Status {
+    RETURN_IF_ERROR(new_job->validation.CheckPush(chunk));
+    RETURN_IF_ERROR(new_job->tables.CheckRoom());
+    {
+      absl::MutexLock lock(&mutex);
+      if (shut_down) return ShuttingDown();
+      RETURN_IF_ERROR(pushes->ReplayChunk(std::move(chunk)));
+      applying = pushes->NextIsComplete();
+    }
+    ++replayed_chunks;
+    RunApplier(new_job);
+    absl::MutexLock lock(&mutex);
+    return shut_down ? ShuttingDown()
+                     : absl::OkStatus();  // A step that can't be applied shuts down.
+  };
+  const ServerConfig& config = new_job->config;
+  const JournalSpec spec = {config.job_id, config.generation, config.server_index.value(),
+                            *config.durability, base};
+  ASSIGN_OR_RETURN(journal, journals->Open(spec, replay));
+  absl::MutexLock lock(&accept_mutex);
+  recorder.WriteTo(journal.get());
+  return absl::OkStatus();
+}
 
 // Pulls
 // ------------------------------------------------------------------------------------------------
@@ -53,8 +255,8 @@ PullTicket ServerCore::Impl::Pull(const wire::PullRequest& request, PullDone don
   return admitted->ticket;
 }
 
-// The rows as the step before left them: they stay so while their worker waits for the counts,
-// since no other has its push of `step`.
+// Counts the rows after step - 1. They do not change meanwhile: the worker that waits for the
+// counts has not pushed `step`.
 absl::StatusOr<wire::PullAnswer> ServerCore::Impl::WithRowCounts(Step step,
                                                                  wire::PullAnswer answer) {
   if (answer.complete_through != step - 1) {
@@ -152,7 +354,7 @@ bool ServerCore::Impl::StartApplying() {
   if (applying || shut_down) return false;
   const bool cut = !recovering && CutIsDue();
   if (!cut && pushes->NextIsComplete() && OldImagesAreFull()) {
-    // Whoever reads them for the checkpoint says when there is room.
+    // The thread that reads them for the checkpoint calls GoOnAfterRead once there is room.
     if (!std::exchange(waits_for_images, true)) owned_job->tables.CountOldImageWait();
     return false;
   }
@@ -160,9 +362,9 @@ bool ServerCore::Impl::StartApplying() {
   return applying;
 }
 
-// Applies steps that waited for the reading of a checkpoint's rows, in tasks of the checkpoint's,
-// one step a task (RunApplier with kOne gives the next). So the thread that reads goes on reading,
-// and timers run in time however long a step takes.
+// Applies steps that waited for the reading of a checkpoint's rows. They run on the checkpoint's
+// tasks, one step a task (RunApplier with kOne schedules the next). So the thread that reads goes
+// on reading, and timers run in time however long a step takes.
 void ServerCore::Impl::ScheduleApplier() {
   checkpoints.tasks->Run([weak = weak_from_this()] {
     const std::shared_ptr<Impl> self = weak.lock();
@@ -175,14 +377,16 @@ void ServerCore::Impl::ScheduleApplier() {
   });
 }
 
-// REQUIRES: this thread set `applying`. Pushes are accepted meanwhile; what they complete is
-// applied here too, and before a digest that waits. A cut comes before the step behind it.
+// Applies complete steps, computes a digest that waits, and begins a cut that is due, until there
+// is nothing to do. Pushes are accepted meanwhile; steps that they complete are applied here too,
+// and before the digest. A cut comes before the step behind it. REQUIRES: this thread set
+// `applying`.
 void ServerCore::Impl::RunApplier(ServedJob* current_job, Steps steps) {
   for (bool first = true;; first = false) {
     std::optional<PushState::CompleteStep> step;
     DigestDone digest;
     Step cut;
-    std::optional<Step> chunk_base;
+    std::optional<Step> shard_base;
     {
       absl::MutexLock lock(&mutex);
       applying = false;
@@ -192,22 +396,23 @@ void ServerCore::Impl::RunApplier(ServedJob* current_job, Steps steps) {
       if (CutIsDue()) {
         // A replay that goes on beyond the cut doesn't wait for its rows to be collected.
         if (recovering) cuts->Fail(cut, "this server was restarted, and replayed what is beyond");
-        if (!recovering) chunk_base = cuts->Begin(cut);
+        if (!recovering) shard_base = cuts->Begin(cut);
       }
-      if (chunk_base.has_value()) {
-        // Below.
-      } else if (pushes->NextIsComplete()) {
-        step = pushes->TakeNext();
-      } else {
-        digest = std::exchange(digest_waiting, nullptr);
+      if (!shard_base.has_value()) {
+        if (pushes->NextIsComplete()) {
+          step = pushes->TakeNext();
+        } else {
+          digest = std::exchange(digest_waiting, nullptr);
+        }
       }
     }
-    if (chunk_base.has_value()) {
-      BeginCut(current_job, cut, *chunk_base);
+    if (shard_base.has_value()) {
+      BeginCut(current_job, cut, *shard_base);
     } else if (step.has_value()) {
       const absl::Status applied = ApplyStep(current_job, *std::move(step));
       if (!applied.ok()) {
-        // What is accepted must be applied, and can't be. Nothing is any more: `applying` stays.
+        // Accepted pushes must be applied, and this step can't be. Nothing is applied any more:
+        // `applying` stays true.
         {
           absl::MutexLock lock(&mutex);
           apply_error = applied;
@@ -305,7 +510,7 @@ absl::Status ServerCore::Impl::VisitRows(TableId table, const RowVisitor& visit)
     applying = true;
   }
   const absl::Status visited = entry->table.VisitRows(visit);
-  RunApplier(current_job);  // What was completed meanwhile; ends `applying`.
+  RunApplier(current_job);  // Applies what was completed meanwhile, and ends `applying`.
   return visited;
 }
 

@@ -1,4 +1,4 @@
-// Cuts and the checkpoints that are written of them.
+// Cuts, and how checkpoints are written of them.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -75,12 +75,11 @@ absl::Status ServerCore::Impl::CheckCommitted(const ServerConfig& config, Step s
     return absl::FailedPreconditionError(
         absl::StrCat("the checkpoint ", name, " is not committed: ", what...));
   };
-  // An earlier generation's of the same step says nothing of these pushes.
+  // A checkpoint of the same step that an earlier generation made doesn't contain these pushes.
   const absl::StatusOr<CheckpointManifest> manifest = store.Load(name, config.generation);
   if (absl::IsUnavailable(manifest.status())) return manifest.status();
   if (!manifest.ok()) return wrong(manifest.status().message());
   if (manifest->job_id() != config.job_id) return wrong("it is of job '", manifest->job_id(), "'");
-  // The shards are those of all its servers, by index.
   if (manifest->num_servers() != config.num_servers) {
     return wrong("it has shards of ", manifest->num_servers(), " servers, of ", config.num_servers);
   }
@@ -190,7 +189,7 @@ void ServerCore::Impl::EndCut(int64_t begun_us, const absl::StatusOr<CheckpointS
   if (!kept && shard.ok()) RemoveFiles(*shard);
 }
 
-// What can't be removed now is removed with other files that no checkpoint needs.
+// Files that can't be removed now are removed later with others that no checkpoint needs.
 void ServerCore::Impl::RemoveFiles(const CheckpointShard& shard) {
   const std::string& directory = job.load()->config.checkpoint_directory;
   for (const CheckpointFile& file : shard.files()) {

@@ -1,4 +1,5 @@
-// ServerCore's state and steps, for the files server_core*.cc that make it up.
+// ServerCore's state and steps. They outlive the ServerCore itself while a task of the scheduler or
+// of a checkpoint runs.
 #ifndef THERMOCLINE_SERVER_CORE_SERVER_CORE_IMPL_H_
 #define THERMOCLINE_SERVER_CORE_SERVER_CORE_IMPL_H_
 
@@ -51,7 +52,7 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
         spill(spill_io),
         waiting_pulls(server_limits.max_held_pulls, server_limits.hold_us) {}
 
-  // In server_core_configure.cc.
+  // The job, and where its rows come from.
   absl::StatusOr<ServedJob*> FindJob() const;
   absl::Status Configure(const ServerConfig& config);
   absl::Status CheckConfigured(const ServerConfig& config) const;
@@ -63,13 +64,14 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   absl::StatusOr<CutHistory> LoadBase(ServedJob* new_job);
   absl::Status ReplayJournal(ServedJob* new_job, Step base);
 
-  // In server_core.cc.
+  // Pulls.
   PullTicket Pull(const wire::PullRequest& request, PullDone done, int64_t time_left_us);
   absl::StatusOr<wire::PullAnswer> WithRowCounts(Step step, wire::PullAnswer answer);
   void DropPull(PullTicket ticket);
   void ArmTimer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void ExpireHeldPulls();
 
+  // Pushes.
   void Push(wire::PushChunk chunk, PushDone done);
   absl::StatusOr<wire::PushAnswer> TakeChunk(wire::PushChunk chunk, bool* apply)
       ABSL_LOCKS_EXCLUDED(accept_mutex, mutex);
@@ -90,7 +92,7 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   void FillStats(ServerStats* stats) const;
   void Shutdown();
 
-  // In server_core_checkpoint.cc.
+  // Cuts and the checkpoints written of them, in server_core_checkpoint.cc.
   void Checkpoint(const CheckpointRequest& request, CheckpointDone done);
   absl::Status CheckCommitted(const ServerConfig& config, Step step);
   absl::Status TakeCheckpointAction(const CheckpointRequest& request, CheckpointShard* to_remove)
@@ -99,8 +101,8 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   void BeginCut(ServedJob* current_job, Step cut, Step base_step);
   bool OldImagesAreFull() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void GoOnAfterRead() ABSL_LOCKS_EXCLUDED(mutex);
-  void EndCut(int64_t begun_us, const absl::StatusOr<CheckpointShard>& chunk);
-  void RemoveFiles(const CheckpointShard& chunk);
+  void EndCut(int64_t begun_us, const absl::StatusOr<CheckpointShard>& shard);
+  void RemoveFiles(const CheckpointShard& shard);
 
   const ServerLimits limits;
   Scheduler* const scheduler;
@@ -116,31 +118,32 @@ struct ServerCore::Impl : std::enable_shared_from_this<ServerCore::Impl> {
   mutable StageTimer validate_timer, accept_timer;
   StageTimer read_timer;
 
-  // Held while a chunk is taken and written to the journal: so the journal has chunks in the
+  // Held while a chunk is taken and written to the journal, so that the journal has chunks in the
   // order in which they count. Pulls, stats and the applier don't wait for it.
   absl::Mutex accept_mutex ABSL_ACQUIRED_BEFORE(mutex);
   PushRecorder recorder ABSL_GUARDED_BY(accept_mutex);
 
   mutable absl::Mutex mutex;  // Never held during a disk operation.
   std::unique_ptr<ServedJob> owned_job ABSL_GUARDED_BY(mutex);
-  absl::Status recovery ABSL_GUARDED_BY(mutex);  // How it ended, once not `recovering`.
+  absl::Status recovery ABSL_GUARDED_BY(mutex);  // How recovery ended, once it has.
   double recovery_s ABSL_GUARDED_BY(mutex) = 0;
   // Engaged once the base is loaded, and so with `job`.
   std::optional<PushState> pushes ABSL_GUARDED_BY(mutex);
   std::optional<CheckpointCuts> cuts ABSL_GUARDED_BY(mutex);
   RequestOrder checkpoint_requests ABSL_GUARDED_BY(mutex);
-  std::shared_ptr<ShardWriter> shard_writer
-      ABSL_GUARDED_BY(mutex);                               // While a cut is being written.
-  uint64_t max_old_image_bytes ABSL_GUARDED_BY(mutex) = 0;  // Of this cut.
-  bool waits_for_images ABSL_GUARDED_BY(mutex) = false;     // A step that is complete does.
+  // Set while a cut is being written.
+  std::shared_ptr<ShardWriter> shard_writer ABSL_GUARDED_BY(mutex);
+  // While old images of the rows of this cut take more memory, no step is applied.
+  uint64_t max_old_image_bytes ABSL_GUARDED_BY(mutex) = 0;
+  bool waits_for_images ABSL_GUARDED_BY(mutex) = false;  // A complete step waits for that reason.
   WaitingPulls waiting_pulls ABSL_GUARDED_BY(mutex);
   bool applying ABSL_GUARDED_BY(mutex) = false;
-  absl::Status apply_error ABSL_GUARDED_BY(mutex);  // Then nothing is applied any more.
+  absl::Status apply_error ABSL_GUARDED_BY(mutex);  // After an error nothing is applied any more.
   bool shut_down ABSL_GUARDED_BY(mutex) = false;
-  // One digest at a time; the applying thread computes it, and then no other for as long as it
-  // took.
+  // One digest at a time. The applying thread computes it; another may begin only after a pause as
+  // long as the computation.
   bool digest_wanted ABSL_GUARDED_BY(mutex) = false;
-  DigestDone digest_waiting ABSL_GUARDED_BY(mutex);  // Until it is begun.
+  DigestDone digest_waiting ABSL_GUARDED_BY(mutex);  // Set until the computation begins.
   std::optional<DigestAnswer> last_digest ABSL_GUARDED_BY(mutex);
   int64_t next_digest_us ABSL_GUARDED_BY(mutex) = INT64_MIN;
 };

@@ -1,7 +1,7 @@
-// Applies the pushes of one step to the tables: gradients merged key by key in rank order, one
-// update a key, then written-back rows in rank order; then what was unused for too long, or is
-// beyond a table's limit, is forgotten. The result depends neither on the number of threads nor on
-// how the pushes were cut into chunks.
+// Applies the pushes of one step to the tables. Gradients are merged key by key in rank order, with
+// one update a key; then written-back rows are assigned in rank order; then rows that were unused
+// for too long, or are beyond a table's limit, are forgotten. The result depends neither on the
+// number of threads nor on how the pushes were cut into chunks.
 //
 // Not thread-safe: one step at a time.
 #ifndef THERMOCLINE_SERVER_CORE_STEP_APPLIER_H_
@@ -24,34 +24,34 @@ namespace thermocline {
 
 class StepApplier {
  public:
-  // `tables` outlives the applier. steps_before: that the optimizers had made before step 0.
+  // `tables` outlives the applier. steps_before: how many steps the optimizers made before step 0.
   StepApplier(TableSet* tables, int num_threads, int64_t steps_before = 0);
 
-  // Applies the pushes of one step, at most one of a worker, in rank order. Rows remember the step
-  // as that of their change. REQUIRES: there is one at least; they are valid, of the same step and
-  // learning rate. Errors: a table's; a part of the step may be applied then.
+  // Applies the pushes of one step: at least one, at most one of each worker, in rank order. Rows
+  // remember the step as their last change. REQUIRES: the pushes are valid, and have the same step
+  // and learning rate. Errors: a table's; then a part of the step may be applied.
   absl::Status Apply(absl::Span<const AssembledPush> pushes);
 
-  // What Apply took, and of that the merging of gradients (with several workers).
+  // How long Apply took, and how much of that was for merging several workers' gradients.
   const StageTimer& apply_timer() const { return apply_timer_; }
   const StageTimer& merge_timer() const { return merge_timer_; }
 
  private:
-  // What one push brings for one table.
+  // The part of one push that is for one table.
   struct Share {
-    size_t push;  // In the span given to Apply.
+    size_t push;  // Position in the span given to Apply.
     std::vector<GradientBlock> gradients;
     std::vector<GradientBlock> rows;  // Written back: [n, row_floats].
   };
   struct TableWork {
-    std::vector<Share> shares;          // In rank order; never empty ones.
-    std::vector<GradientBlock> blocks;  // To be merged: those of all shares; or none.
-    std::vector<GradientMerge> merges;  // Of one piece each; kept for their memory.
+    std::vector<Share> shares;          // In rank order; none is empty.
+    std::vector<GradientBlock> blocks;  // The gradients of all shares where they must be merged.
+    std::vector<GradientMerge> merges;  // One for each piece; kept for their memory.
   };
-  // What one thread does at a time for a table.
+  // A piece of work for one thread on one table.
   struct Task {
     size_t position;
-    const GradientBlock* block;  // Null: merge.
+    const GradientBlock* block;  // Null: merges `piece`.
     MergePiece piece;
   };
 
@@ -67,7 +67,7 @@ class StepApplier {
   ThreadPool threads_;
   const int64_t steps_before_;
   std::vector<TableWork> work_;        // [tables]
-  std::vector<uint32_t> oldest_kept_;  // [tables] That the pushes' row limits say; or 0.
+  std::vector<uint32_t> oldest_kept_;  // [tables] by the pushes' row limits, or 0
   bool any_rows_ = false;
   StageTimer apply_timer_;
   StageTimer merge_timer_;

@@ -1,4 +1,4 @@
-// Pulls that wait for pushes: which pulls may be answered, which wait, and for how long.
+// Pulls that wait for pushes: which may be answered, which wait, and for how long.
 //
 // Nothing here is thread-safe.
 #ifndef THERMOCLINE_SERVER_CORE_WAITING_PULLS_H_
@@ -31,15 +31,15 @@ inline constexpr PullTicket kNoTicket = 0;
 
 struct HeldPull {
   wire::PullKind kind = wire::PullKind::kTrain;
-  bool reads_rows = false;  // Else it only says what is acknowledged.
+  bool reads_rows = false;  // False: the pull asks only what is acknowledged.
   Step step;
-  Step needs_through = kNoStep;  // The step that must be complete, the puller's own push included.
+  Step needs_through = kNoStep;  // This step must be complete, the puller's own push included.
   int64_t held_since_us = 0;
   int64_t expires_us = 0;
   std::function<void(absl::StatusOr<wire::PullAnswer>)> done;
 };
 
-// The pulls of one kind that wait. Each has a time at which it is answered anyway.
+// The pulls of one kind that wait. Each has a time by which it is answered anyway.
 class HeldPulls {
  public:
   explicit HeldPulls(size_t capacity) : capacity_(capacity) {}
@@ -47,31 +47,31 @@ class HeldPulls {
   bool full() const { return pulls_.size() >= capacity_; }
   size_t size() const { return pulls_.size(); }
 
-  // Never gives a ticket twice. REQUIRES: !full()
+  // Returns a new ticket. REQUIRES: !full()
   PullTicket Hold(HeldPull pull);
 
-  // Each moves some pulls out, in the order in which they came.
+  // Each of these moves some pulls out, in the order in which they came.
   std::vector<HeldPull> TakeReady(absl::FunctionRef<bool(const HeldPull&)> is_ready);
   std::vector<HeldPull> TakeExpired(int64_t now_us);
   std::vector<HeldPull> TakeAll();
-  // None where the pull was taken before.
+  // Moves one pull out; nullopt where it was taken before.
   std::optional<HeldPull> Take(PullTicket ticket);
 
-  // When the first of them expires. REQUIRES: size() > 0
+  // When the next pull expires. REQUIRES: size() > 0
   int64_t next_expiry_us() const { return expiries_.begin()->first; }
 
  private:
   using Pulls = std::map<PullTicket, HeldPull>;
-  // Moves one pull out; gives the one behind it.
+  // Moves one pull out, and returns the next one.
   Pulls::iterator MoveOut(Pulls::iterator pull, std::vector<HeldPull>* out);
 
   const size_t capacity_;
   PullTicket last_ticket_ = kNoTicket;
   Pulls pulls_;                                        // In the order in which they came.
-  std::set<std::pair<int64_t, PullTicket>> expiries_;  // Of all of them.
+  std::set<std::pair<int64_t, PullTicket>> expiries_;  // Of all pulls.
 };
 
-// Those of training and those of readers have places and counters of their own.
+// All pulls that wait. Pulls of training and of readers have separate places and counters.
 //
 // The server core's mutex makes each call one critical section. Nothing here calls a pull's `done`;
 // the caller does, with the mutex free.
@@ -79,15 +79,15 @@ class WaitingPulls {
  public:
   using Done = std::function<void(absl::StatusOr<wire::PullAnswer>)>;
 
-  // The deadline of a caller that waits for ever.
+  // The time left of a caller without a deadline.
   static constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
 
   // Holds at most `capacity` pulls of each kind, each for at most `hold_us`, and for at most half
-  // of the time that its caller has left: the answer needs time to get there, and NOT_READY is no
-  // error where a deadline that passes is one.
+  // of its caller's remaining time: so NOT_READY reaches the caller before its deadline, which
+  // would be an error.
   WaitingPulls(size_t capacity, int64_t hold_us);
 
-  // What becomes of a pull: an answer, or a place among those held.
+  // A pull is answered at once, or held under a ticket.
   struct Admitted {
     std::optional<wire::PullAnswer> answer;
     PullTicket ticket = kNoTicket;
@@ -102,16 +102,16 @@ class WaitingPulls {
     Done done;
     wire::PullAnswer answer;
   };
-  // Those that `pushes` lets through now, in the order in which they came; training's first.
+  // Pulls that may read the rows now, training's first, each kind in the order in which they came.
   std::vector<Released> TakeReady(const PushState& pushes, int64_t now_us);
-  // Those whose time is over, with NOT_READY.
+  // Pulls whose hold time is over, with NOT_READY.
   std::vector<Released> TakeExpired(const PushState& pushes, int64_t now_us);
-  // The caller of this pull has gone. Empty where the pull was taken before.
+  // Takes a pull whose caller has gone. Empty where it was taken before.
   Done Drop(PullTicket ticket);
   std::vector<Done> TakeAll();
 
-  // In how many microseconds from now the caller must call TakeExpired, if ArmTimer has not asked
-  // for a call then, or earlier, before.
+  // The caller must call TakeExpired so many microseconds from now; nullopt where ArmTimer asked
+  // for a call by then before.
   std::optional<int64_t> ArmTimer(int64_t now_us);
 
   size_t num_held() const { return train_.held.size() + read_.held.size(); }
@@ -123,7 +123,7 @@ class WaitingPulls {
     explicit Lane(size_t capacity) : held(capacity) {}
 
     HeldPulls held;
-    uint64_t num_held = 0;  // Ever.
+    uint64_t num_held = 0;  // Since the start.
     uint64_t not_ready = 0;
     uint64_t refused = 0;
   };
@@ -140,9 +140,9 @@ class WaitingPulls {
   const int64_t hold_us_;
   Lane train_;
   Lane read_;
-  std::set<int64_t> timers_us_;  // When TakeExpired will be called.
+  std::set<int64_t> timers_us_;  // The times at which TakeExpired will be called.
   Staleness staleness_;
-  LatencyHistogram hold_time_;  // Of training's pulls.
+  LatencyHistogram hold_time_;  // How long training's pulls were held.
 };
 
 }  // namespace thermocline

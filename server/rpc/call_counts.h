@@ -1,5 +1,4 @@
-// What the service counts of its calls: those under way, of which it takes only so many, and those
-// that have ended.
+// Counts of the service's calls: how many are under way, which is limited, and how many ended how.
 //
 // Thread-safe.
 #ifndef THERMOCLINE_SERVER_RPC_CALL_COUNTS_H_
@@ -14,14 +13,15 @@
 
 namespace thermocline {
 
-// How many requests of one kind, and how many bytes of them, are worked on at a time. More are
-// refused at once: a server's memory has a bound however many clients call.
+// Limits how many requests of one kind, and how many bytes of them, are worked on at a time. More
+// are refused at once, so that a server's memory has a bound however many clients call.
 class Admission {
  public:
   Admission(uint64_t max_requests, uint64_t max_bytes)
       : max_requests_(max_requests), max_bytes_(max_bytes) {}
 
-  // Takes a place; false, and counted, where there is none. Each success needs one Leave.
+  // Takes a place. False where there is none, and then the refusal is counted. Each success needs
+  // one Leave.
   bool TryEnter() {
     if (in_flight_.fetch_add(1, std::memory_order_relaxed) < max_requests_) return true;
     in_flight_.fetch_sub(1, std::memory_order_relaxed);
@@ -64,7 +64,7 @@ class MethodStats {
   explicit MethodStats(const char* method) : method_(method) {}
 
   void Begin() { in_flight_.fetch_add(1, std::memory_order_relaxed); }
-  // `handling_us`: without the time a pull was held.
+  // `handling_us` does not include the time that a pull was held.
   void End(bool ok, int64_t handling_us) {
     if (!ok) errors_.fetch_add(1, std::memory_order_relaxed);
     latency_.Record(handling_us);

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "common/net/rpc.h"
-#include "server/rpc/served_core.h"
+#include "server/rpc/testing/served_core.h"
 #include "tests/testing/test_certificates.h"
 
 namespace thermocline {

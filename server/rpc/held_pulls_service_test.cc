@@ -17,7 +17,7 @@
 #include "common/base/scheduler.h"
 #include "common/net/rpc.h"
 #include "server/rpc/parameter_server_service.h"
-#include "server/rpc/served_core.h"
+#include "server/rpc/testing/served_core.h"
 
 namespace thermocline {
 namespace {

@@ -1,10 +1,17 @@
 #include "server/rpc/parameter_server_service.h"
 
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -13,8 +20,8 @@
 #include "common/math/table_spec.h"
 #include "common/net/roles.h"
 #include "common/net/rpc.h"
+#include "common/wire/codec.h"
 #include "common/wire/messages.h"
-#include "server/rpc/data_calls.h"
 
 namespace thermocline {
 namespace {
@@ -100,7 +107,266 @@ absl::StatusOr<ServerConfig> ConfigFromProto(const ConfigureRequest& request) {
   return config;
 }
 
+absl::Status RefusedByAdmission(const char* what, uint64_t limit) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("this server works on ", limit, " ", what, " already; come again"));
+}
+
+// The time until the caller's deadline.
+int64_t TimeLeftUs(const grpc::CallbackServerContext& context) {
+  using std::chrono::system_clock;
+  const system_clock::time_point deadline = context.deadline();
+  if (deadline == system_clock::time_point::max()) return WaitingPulls::kNoDeadline;
+  return std::chrono::duration_cast<std::chrono::microseconds>(deadline - system_clock::now())
+      .count();
+}
+
+std::string DescribePush(const wire::PushChunk& chunk) {
+  return absl::StrCat("rank ", chunk.header.rank.value(), ", step ", chunk.step.value(), ", chunk ",
+                      chunk.chunk, " of ", chunk.num_chunks, ", ", chunk.tables.size(), " tables, ",
+                      chunk.keys.size(), " keys");
+}
+
 }  // namespace
+
+// One Pull on its way through the server; deletes itself when gRPC is done with it. Runs on gRPC's
+// thread: decodes, asks the core, gathers, replies. A held pull keeps no thread waiting; its reply
+// is made on a handler thread, as is that of a pull whose rows may be on the disk.
+class ParameterServerService::PullReactor final : public grpc::ServerUnaryReactor {
+ public:
+  PullReactor(ParameterServerService* service, grpc::CallbackServerContext* context,
+              grpc::ByteBuffer* reply);
+  void Start(const grpc::ByteBuffer& request);
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  absl::Status Decode(const grpc::ByteBuffer& request);
+  absl::Status ReserveForRequest(uint64_t bytes);
+  void OnAnswer(absl::StatusOr<wire::PullAnswer> answer);
+  bool MayReadDisk() const;
+  void Reply(const absl::StatusOr<wire::PullAnswer>& answer);
+  absl::Status MakeReply(const absl::StatusOr<wire::PullAnswer>& answer);
+  void FinishWith(const absl::Status& status);
+  std::string Describe() const;
+
+  ParameterServerService* const service_;
+  PullLane* lane_ = nullptr;  // The lane of the pull's kind; set by Start.
+  grpc::CallbackServerContext* const context_;
+  grpc::ByteBuffer* const reply_;
+  const std::thread::id start_thread_ = std::this_thread::get_id();
+  bool starting_ = true;  // Only start_thread_ reads it.
+  PullTicket ticket_ = kNoTicket;
+  bool admitted_ = false;
+  uint64_t request_bytes_ = 0;  // Reserved in lane_.
+  uint64_t reply_bytes_ = 0;
+  int64_t resumed_us_;      // When handling began, or began again after the hold.
+  int64_t handled_us_ = 0;  // How long handling took before the hold.
+  wire::PullRequest request_;
+};
+
+// One chunk of a push on its way through the server; deletes itself when gRPC is done with it. Runs
+// on a handler thread from decoding on: the core may apply whole steps before it returns.
+class ParameterServerService::PushReactor final : public grpc::ServerUnaryReactor {
+ public:
+  PushReactor(ParameterServerService* service, grpc::ByteBuffer* reply);
+  void Start(const grpc::ByteBuffer& request);
+  void OnDone() override;
+
+ private:
+  void Take();
+  void OnAnswer(const std::string& what, const absl::StatusOr<wire::PushAnswer>& answer);
+  void FinishWith(const absl::Status& status);
+
+  ParameterServerService* const service_;
+  grpc::ByteBuffer* const reply_;
+  grpc::ByteBuffer request_;
+  bool admitted_ = false;
+  uint64_t reserved_bytes_ = 0;
+  const int64_t start_us_;
+};
+
+// PullReactor
+// ------------------------------------------------------------------------------------------------
+
+ParameterServerService::PullReactor::PullReactor(ParameterServerService* service,
+                                                 grpc::CallbackServerContext* context,
+                                                 grpc::ByteBuffer* reply)
+    : service_(service), context_(context), reply_(reply), resumed_us_(MonotonicMicros()) {}
+
+void ParameterServerService::PullReactor::Start(const grpc::ByteBuffer& request) {
+  lane_ = service_->LaneOf(wire::PeekPullKind(request));
+  lane_->stats.Begin();
+  const absl::Status decoded = Decode(request);
+  if (!decoded.ok()) return FinishWith(WithContext(decoded, service_->Where("Pull")));
+  handled_us_ = MonotonicMicros() - resumed_us_;
+  ticket_ = service_->core_->Pull(
+      request_, [this](absl::StatusOr<wire::PullAnswer> answer) { OnAnswer(std::move(answer)); },
+      TimeLeftUs(*context_));
+  starting_ = false;
+}
+
+// gRPC calls this after Start, and not after OnDone.
+void ParameterServerService::PullReactor::OnCancel() { service_->core_->DropPull(ticket_); }
+
+absl::Status ParameterServerService::PullReactor::Decode(const grpc::ByteBuffer& request) {
+  admitted_ = lane_->requests.TryEnter();
+  if (!admitted_) return RefusedByAdmission("pulls", lane_->requests.max_requests());
+  RETURN_IF_ERROR(service_->CheckRequestBytes(request.Length()));
+  if (lane_ == &service_->train_) {
+    RETURN_IF_ERROR(CheckRole(*context_->auth_context(), "Pull of kind TRAIN", {Role::kWorker}));
+  }
+  // gRPC keeps the request until the call ends; the keys decoded from it are as large again.
+  RETURN_IF_ERROR(ReserveForRequest(2 * request.Length()));
+  ASSIGN_OR_RETURN(request_, wire::DecodePullRequest(request));
+  // A table without keys takes more room decoded than encoded.
+  return ReserveForRequest(request_.tables.size() * sizeof(wire::KeyRange));
+}
+
+absl::Status ParameterServerService::PullReactor::ReserveForRequest(uint64_t bytes) {
+  if (!lane_->requests.TryReserve(bytes)) {
+    return RefusedByAdmission("bytes of pulls", lane_->requests.max_bytes());
+  }
+  request_bytes_ += bytes;
+  return absl::OkStatus();
+}
+
+void ParameterServerService::PullReactor::OnAnswer(absl::StatusOr<wire::PullAnswer> answer) {
+  const bool held = std::this_thread::get_id() != start_thread_ || !starting_;
+  if (!held && !MayReadDisk()) return Reply(answer);
+  // This thread applies pushes, runs timers or is gRPC's: it must not gather the rows of another
+  // call's pull, or wait for a disk. The threads of readers delay no push.
+  lane_->threads.Run([this, answer = std::move(answer)] {
+    resumed_us_ = MonotonicMicros();
+    Reply(answer);
+  });
+}
+
+bool ParameterServerService::PullReactor::MayReadDisk() const {
+  return std::any_of(
+      request_.tables.begin(), request_.tables.end(),
+      [this](const wire::KeyRange& range) { return service_->core_->MayReadDisk(range.table); });
+}
+
+void ParameterServerService::PullReactor::Reply(const absl::StatusOr<wire::PullAnswer>& answer) {
+  const absl::Status status = MakeReply(answer);
+  FinishWith(status.ok() ? status : WithContext(status, Describe()));
+}
+
+absl::Status ParameterServerService::PullReactor::MakeReply(
+    const absl::StatusOr<wire::PullAnswer>& answer) {
+  RETURN_IF_ERROR(answer.status());
+  if (context_->IsCancelled()) return absl::CancelledError("the caller has gone");
+  std::vector<wire::PullReplyBuilder::Table> tables;
+  if (answer->readiness == wire::Readiness::kReady) {
+    tables.reserve(request_.tables.size());
+    for (const wire::KeyRange& range : request_.tables) {
+      ASSIGN_OR_RETURN(const int floats,
+                       service_->core_->FloatsOf(range.table, request_.with_state));
+      tables.push_back({range.table, range.count * floats * sizeof(float)});
+    }
+  }
+  const size_t bytes = wire::PullReplyBuilder::EncodedBytes(*answer, tables);
+  if (bytes > static_cast<size_t>(service_->options_.max_message_bytes)) {
+    return absl::OutOfRangeError(absl::StrCat("the reply would have ", bytes,
+                                              " bytes; the limit is ",
+                                              service_->options_.max_message_bytes));
+  }
+  if (!lane_->replies.TryReserve(bytes)) {
+    return RefusedByAdmission("bytes of replies", lane_->replies.max_bytes());
+  }
+  reply_bytes_ = bytes;
+
+  wire::PullReplyBuilder builder(*answer, tables);
+  for (size_t i = 0; i < tables.size(); ++i) {
+    RETURN_IF_ERROR(service_->core_->ReadRows(tables[i].table, request_.KeysOf(request_.tables[i]),
+                                              request_.with_state, builder.rows(i), request_.kind));
+  }
+  *reply_ = std::move(builder).Finish();
+  return absl::OkStatus();
+}
+
+std::string ParameterServerService::PullReactor::Describe() const {
+  return absl::StrCat(service_->Where("Pull"), ", rank ", request_.header.rank.value(), ", step ",
+                      request_.step.value(), ", ", request_.tables.size(), " tables, ",
+                      request_.keys.size(), " keys");
+}
+
+void ParameterServerService::PullReactor::FinishWith(const absl::Status& status) {
+  lane_->stats.End(status.ok(), handled_us_ + MonotonicMicros() - resumed_us_);
+  Finish(ToGrpcStatus(status));  // May destroy this object.
+}
+
+void ParameterServerService::PullReactor::OnDone() {
+  // Only now has gRPC sent the reply's bytes.
+  lane_->replies.Release(reply_bytes_);
+  lane_->requests.Release(request_bytes_);
+  if (admitted_) lane_->requests.Leave();
+  delete this;
+}
+
+// PushReactor
+// ------------------------------------------------------------------------------------------------
+
+ParameterServerService::PushReactor::PushReactor(ParameterServerService* service,
+                                                 grpc::ByteBuffer* reply)
+    : service_(service), reply_(reply), start_us_(MonotonicMicros()) {
+  service_->push_stats_.Begin();
+}
+
+void ParameterServerService::PushReactor::Start(const grpc::ByteBuffer& request) {
+  const std::string where = service_->Where("Push");
+  admitted_ = service_->push_admission_.TryEnter();
+  if (!admitted_) {
+    return FinishWith(
+        WithContext(RefusedByAdmission("pushes", service_->push_admission_.max_requests()), where));
+  }
+  const size_t bytes = request.Length();
+  const absl::Status size_status = service_->CheckRequestBytes(bytes);
+  if (!size_status.ok()) return FinishWith(WithContext(size_status, where));
+  if (!service_->push_admission_.TryReserve(bytes)) {
+    return FinishWith(WithContext(
+        RefusedByAdmission("bytes of pushes", service_->push_admission_.max_bytes()), where));
+  }
+  reserved_bytes_ = bytes;
+  request_ = request;  // Shares the slices.
+  service_->train_.threads.Run([this] { Take(); });
+}
+
+void ParameterServerService::PushReactor::Take() {
+  absl::StatusOr<wire::PushChunk> chunk = wire::DecodePushChunk(request_);
+  if (!chunk.ok()) return FinishWith(WithContext(chunk.status(), service_->Where("Push")));
+  request_.Clear();
+  const std::string what = DescribePush(*chunk);
+  // When `done` has run, this object may be destroyed while the core still applies.
+  service_->core_->Push(*std::move(chunk), [this, what](absl::StatusOr<wire::PushAnswer> answer) {
+    OnAnswer(what, answer);
+  });
+}
+
+void ParameterServerService::PushReactor::OnAnswer(const std::string& what,
+                                                   const absl::StatusOr<wire::PushAnswer>& answer) {
+  if (!answer.ok()) {
+    return FinishWith(
+        WithContext(answer.status(), absl::StrCat(service_->Where("Push"), ", ", what)));
+  }
+  *reply_ = wire::Encode(*answer);
+  FinishWith(absl::OkStatus());
+}
+
+void ParameterServerService::PushReactor::FinishWith(const absl::Status& status) {
+  service_->push_stats_.End(status.ok(), MonotonicMicros() - start_us_);
+  Finish(ToGrpcStatus(status));  // May destroy this object.
+}
+
+void ParameterServerService::PushReactor::OnDone() {
+  service_->push_admission_.Release(reserved_bytes_);
+  if (admitted_) service_->push_admission_.Leave();
+  delete this;
+}
+
+// The service
+// ------------------------------------------------------------------------------------------------
 
 ParameterServerService::ParameterServerService(const ServiceOptions& options, ServerCore* core)
     : options_(options),
@@ -126,17 +392,17 @@ absl::Status ParameterServerService::CheckRequestBytes(size_t bytes) const {
 grpc::ServerUnaryReactor* ParameterServerService::Pull(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request,
                                                        grpc::ByteBuffer* reply) {
-  auto* call = new PullCall(this, context, reply);
-  call->Start(*request);
-  return call;
+  auto* reactor = new PullReactor(this, context, reply);
+  reactor->Start(*request);
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* ParameterServerService::Push(grpc::CallbackServerContext*,
                                                        const grpc::ByteBuffer* request,
                                                        grpc::ByteBuffer* reply) {
-  auto* call = new PushCall(this, reply);
-  call->Start(*request);
-  return call;
+  auto* reactor = new PushReactor(this, reply);
+  reactor->Start(*request);
+  return reactor;
 }
 
 absl::Status ParameterServerService::ConfigureCore(const grpc::AuthContext& peer,
@@ -187,8 +453,8 @@ grpc::Status ParameterServerService::GetStats(grpc::ServerContext*, const GetSta
   });
 }
 
-// A cut is named on a handler thread, as a digest is computed: after a cut that begins at once,
-// pushes may have to be applied.
+// A cut is named on a handler thread, since pushes may have to be applied after a cut that begins
+// at once.
 absl::StatusOr<CheckpointReply> ParameterServerService::TakeCheckpoint(
     const CheckpointRequest& request) {
   absl::StatusOr<CheckpointReply> answer = absl::UnknownError("no answer");

@@ -23,25 +23,26 @@ namespace thermocline {
 struct ServiceOptions {
   // Largest request taken and largest reply made.
   int max_message_bytes = kDefaultMaxMessageBytes;
-  // Takes only this job where not empty; else the first job that configures it.
+  // Where not empty, only this job is taken; else the first job that configures the server.
   std::string job_id;
-  // Folders below which Configure's checkpoint_directory, and the directory that the job began with
-  // (init), must lie: the choice of who started this server, not of who calls it. Symbolic links
-  // and ".." are resolved. Empty: none is taken.
+  // Configure's checkpoint_directory must be below checkpoint_root, and the directory of the
+  // checkpoint that the job begins with below init_root. So the user who starts the server decides
+  // where it reads and writes, and no caller does. Symbolic links and ".." are resolved. Empty: no
+  // directory is taken.
   std::string checkpoint_root;
   std::string init_root;
-  // Threads that take pushes, apply them, and answer the pulls they release; as many more answer
-  // readers. At least 2, so that while one applies a step another takes what comes.
+  // So many threads take pushes, apply them, and answer the pulls they release; as many more answer
+  // readers. At least 2, so that one takes pushes while another applies a step.
   int handler_threads = 2;
-  // Limits of pulls and of pushes are separate: held pulls must not keep out the push that releases
-  // them. So are the limits of training's pulls and of readers', of the same size each.
-  uint64_t max_pulls = 8192;              // Held ones included.
-  uint64_t max_pull_bytes = 1ull << 30;   // Of their requests, encoded and decoded.
-  uint64_t max_reply_bytes = 1ull << 30;  // Of replies that aren't sent yet.
-  uint64_t max_pushes = 1024;             // Being taken; later the core holds them.
+  // Pulls and pushes have separate limits: held pulls must not keep out the push that releases
+  // them. Pulls of training and of readers have separate limits, too, of the same size.
+  uint64_t max_pulls = 8192;              // Held pulls included.
+  uint64_t max_pull_bytes = 1ull << 30;   // Pulls' requests, encoded and decoded.
+  uint64_t max_reply_bytes = 1ull << 30;  // Replies that aren't sent yet.
+  uint64_t max_pushes = 1024;             // Pushes that the core doesn't have yet.
   uint64_t max_push_bytes = 1ull << 30;
 
-  // The most bytes of all calls that are admitted.
+  // Admitted calls never hold more bytes.
   uint64_t max_bytes_in_flight() const {
     return 2 * (max_pull_bytes + max_reply_bytes) + max_push_bytes;
   }
@@ -71,8 +72,8 @@ class ParameterServerService final
                          GetDigestReply* reply) override;
 
  private:
-  class PullCall;
-  class PushCall;
+  class PullReactor;
+  class PushReactor;
 
   // The pulls of one kind on their way through the server.
   struct PullLane {
@@ -106,7 +107,7 @@ class ParameterServerService final
   MethodStats get_stats_stats_{"GetStats"};
   MethodStats get_digest_stats_{"GetDigest"};
   MethodStats checkpoint_stats_{"Checkpoint"};
-  // Last: their threads' tasks use what is above.
+  // Last: their threads use the members above.
   PullLane read_;
   PullLane train_;  // Its threads take pushes, too.
 };

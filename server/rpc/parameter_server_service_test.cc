@@ -10,7 +10,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/net/rpc.h"
 #include "common/wire/messages.h"
-#include "server/rpc/served_core.h"
+#include "server/rpc/testing/served_core.h"
 
 namespace thermocline {
 namespace {

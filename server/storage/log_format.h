@@ -30,10 +30,10 @@ inline constexpr uint32_t kLogFormatVersion = 2;
 inline constexpr size_t kSegmentHeaderBytes = 64;
 inline constexpr size_t kRecordHeaderBytes = 40;
 inline constexpr size_t kRecordAlignment = 8;
-// A payload is one message, and those are smaller; keeps damaged lengths from sizing our buffers.
+// Payloads are messages, and always smaller. A damaged length can't make us allocate more.
 inline constexpr uint32_t kMaxPayloadBytes = 1u << 30;
 
-// Whose log it is. Files of another identity are never mixed in.
+// The server that a log belongs to. A log never contains files of another identity.
 struct LogIdentity {
   uint64_t job_hash = 0;  // JobHash
   uint64_t generation = 0;
@@ -49,27 +49,28 @@ uint64_t JobHash(absl::string_view job_id);
 struct SegmentHeader {
   LogIdentity identity;
   Lsn first_lsn;
-  // The greatest step of all records before it, those included that were dropped; kNoStep where
-  // there are none.
+  // The greatest step of all records before it, dropped ones included; kNoStep where there are
+  // none.
   Step newest_before = kNoStep;
-  // Every record up to this one was on the medium when the segment was begun.
+  // Every record up to this LSN was on the medium when the segment was begun.
   Lsn synced_through = kNoLsn;
-  uint32_t version = kLogFormatVersion;  // of its records; the header is the same in all
+  uint32_t version = kLogFormatVersion;  // The records' format; headers are the same in all.
 };
 std::array<char, kSegmentHeaderBytes> EncodeSegmentHeader(const SegmentHeader& header);
 
 enum class SegmentHeaderState {
   kValid,
-  kDamaged,      // Too short, not ours, or the checksum is wrong.
-  kOtherVersion  // Valid, but of records that this program doesn't read.
+  kDamaged,      // It is too short, not a header of ours, or its checksum is wrong.
+  kOtherVersion  // It is valid, but this program can't read the records.
 };
-// `bytes`: the first kSegmentHeaderBytes of a file, or all of a shorter one. Fills `header` unless
-// it is damaged.
+// Fills `header` unless it is damaged. `bytes`: the first kSegmentHeaderBytes of a file, or all of
+// a shorter file.
 SegmentHeaderState DecodeSegmentHeader(absl::string_view bytes, SegmentHeader* header);
 
-// push-<generation>-<number>.log, 16 hexadecimal digits each. The number is the LSN that was due
-// when the file was made: that of its first record, or, where records came in between, a smaller
-// one. So the names of one generation's segments are in their order.
+// A segment is called push-<generation>-<number>.log, with 16 hexadecimal digits each. The number
+// is the LSN that came next when the file was made. It is the LSN of the file's first record, or a
+// smaller one where records were still written to the segment before. So names of one generation's
+// segments sort in the segments' order.
 struct SegmentId {
   uint64_t generation = 0;
   Lsn number;
@@ -81,7 +82,7 @@ struct RecordHeader {
   uint32_t payload_bytes = 0;
   Lsn lsn;
   uint64_t generation = 0;
-  // Every record up to this one was on the medium when this one was written.
+  // Every record up to this LSN was on the medium when the record was written.
   Lsn synced_through;
   uint32_t type = 0;
 };
@@ -93,23 +94,23 @@ constexpr uint64_t RecordBytes(uint32_t payload_bytes) {
   return kRecordHeaderBytes + PaddedPayloadBytes(payload_bytes);
 }
 
-// Computes the checksum over the header and the pieces. payload_bytes is theirs.
+// Sets payload_bytes and the checksum of header and payload.
 std::array<char, kRecordHeaderBytes> EncodeRecordHeader(
     RecordHeader header, absl::Span<const absl::string_view> payload);
 
-// The header as it stands; nothing is verified. REQUIRES: bytes.size() >= kRecordHeaderBytes
+// Reads a header without verifying it. REQUIRES: bytes.size() >= kRecordHeaderBytes
 RecordHeader PeekRecordHeader(absl::string_view bytes);
-// Whether header and payload are what was written. `record`: RecordBytes(payload_bytes) bytes.
+// Whether the checksum fits header and payload. `record`: RecordBytes(payload_bytes) bytes.
 bool RecordIsIntact(absl::string_view record);
 
 inline constexpr uint32_t kPushChunkRecord = 1;
 
-// The pieces of the payload that is a chunk of a push; most of them lie in the chunk itself and are
-// never copied.
+// A chunk of a push as a record's payload, in pieces. Most of them are memory of the chunk itself,
+// and are never copied.
 class PushRecord {
  public:
-  // `chunk` outlives this. REQUIRES: its ranges follow each other in keys and values, as a decoded
-  // message's do.
+  // `chunk` outlives the record. REQUIRES: its ranges follow each other in keys and values, as in a
+  // decoded message.
   explicit PushRecord(const wire::PushChunk& chunk);
   PushRecord(const PushRecord&) = delete;
   PushRecord& operator=(const PushRecord&) = delete;
@@ -121,8 +122,8 @@ class PushRecord {
   std::vector<absl::string_view> pieces_;
 };
 
-// The chunk again, but for its header's job, generation and acknowledgement: those are the log's.
-// Errors: kDataLoss (the sizes contradict each other).
+// Decodes a chunk. Job, generation and acknowledgement of its header are not set: the log's
+// identity has them. Errors: kDataLoss (the sizes contradict each other).
 absl::StatusOr<wire::PushChunk> DecodePushRecord(absl::string_view payload);
 
 }  // namespace thermocline

@@ -18,7 +18,7 @@ namespace thermocline {
 
 class RocksDbRowStoreOpener : public RowStoreOpener {
  public:
-  // `directory`: the database's own, made where it is missing. Whatever database is there is
+  // `directory`: for the database alone, made where it is missing. A database that is there is
   // removed when the first table is opened. Thread-safe.
   explicit RocksDbRowStoreOpener(std::string directory);
   ~RocksDbRowStoreOpener() override;

@@ -1,7 +1,8 @@
-// The rows of one table on one server, beyond those held in memory.
+// The rows of one table on one server that are not in memory.
 //
-// A spill area, never a source of recovery: it is empty at first, and gone with the process.
-// Implementations: RocksDbRowStore; MemoryRowStore for tests and the simulation.
+// The store is empty at first and is never recovered from: after a restart, rows come from a
+// checkpoint and the push log. Implementations: RocksDbRowStore; MemoryRowStore for tests and the
+// simulation.
 #ifndef THERMOCLINE_SERVER_STORAGE_ROW_STORE_H_
 #define THERMOCLINE_SERVER_STORAGE_ROW_STORE_H_
 
@@ -20,20 +21,20 @@
 
 namespace thermocline {
 
-// A stored row is as in a checkpoint: lookups, step of the last change plus 1, then the row's
-// floats.
+// A stored row has the bytes of a row in a checkpoint: lookups, step of the last change plus 1,
+// then the row's floats.
 inline size_t StoredRowBytes(const TableLayout& layout) {
   return RowValueBytes(static_cast<size_t>(layout.row_floats()));
 }
 
-// The rows of a store as they were when it was made, in the order of (partition, key). Not
-// thread-safe; the store outlives it.
+// Reads the rows of a store as they were when the cursor was made, in the order of (partition,
+// key). Not thread-safe; the store outlives it.
 class RowCursor {
  public:
   virtual ~RowCursor() = default;
 
-  // Replaces `*keys` [n] and `*rows` [n, row_bytes] by the next rows, at most `max_rows`. None:
-  // there are no more. Errors: those of RowStore::MultiGet.
+  // Replaces `*keys` [n] and `*rows` [n, row_bytes] by the next rows, at most `max_rows`. n is 0 at
+  // the end. Errors: those of RowStore::MultiGet.
   virtual absl::Status Next(size_t max_rows, std::vector<Key>* keys,
                             UninitializedVector<uint8_t>* rows) = 0;
 };
@@ -50,27 +51,27 @@ class RowStore {
                                 absl::Span<uint8_t> rows,     // [n, row_bytes]
                                 absl::Span<bool> found) = 0;  // [n]
 
-  // Writes or overwrites rows: all or, with an error, none.
+  // Writes or overwrites all rows or, with an error, none.
   // Errors: kResourceExhausted (the disk is full), kUnavailable, kDataLoss.
   virtual absl::Status Write(absl::Span<const Key> keys,           // [n]
                              absl::Span<const uint8_t> rows) = 0;  // [n, row_bytes]
 
-  // Removes rows, so that they take no room any more. Missing ones are no error. Errors: as Write.
+  // Removes rows and frees their room. Missing rows are no error. Errors: as Write.
   virtual absl::Status Erase(absl::Span<const Key> keys) = 0;
 
-  // What it reads is fixed now, at no cost; nothing is read before it is asked for.
+  // The cursor sees the rows as they are now. Takes no time: rows are read as they are asked for.
   virtual std::unique_ptr<RowCursor> NewCursor() = 0;
 
-  // About the bytes that the rows take.
+  // Approximate bytes on the disk.
   virtual uint64_t bytes() const = 0;
 };
 
-// Where the tables of a server find their stores.
+// Makes the stores of a server's tables.
 class RowStoreOpener {
  public:
   virtual ~RowStoreOpener() = default;
 
-  // An empty store for a table, once for each. The opener outlives it.
+  // Makes an empty store, once for each table. The opener outlives it.
   // Errors: kUnavailable (the disk; in use by another process).
   virtual absl::StatusOr<std::unique_ptr<RowStore>> Open(const TableLayout& layout) = 0;
 };

@@ -1,4 +1,4 @@
-// From keys to row numbers, for one lock stripe of a table.
+// Maps keys to row numbers, for one lock stripe of a table.
 #ifndef THERMOCLINE_SERVER_TABLES_KEY_INDEX_H_
 #define THERMOCLINE_SERVER_TABLES_KEY_INDEX_H_
 
@@ -15,9 +15,9 @@
 namespace thermocline {
 
 // Open addressing over buckets of one cache line, each with room for five keys; a full bucket
-// spills into the next. How many buckets there are is in common/math/table_memory.h: at most 60% of
-// the room is used, so that 19 of 20 lookups read one line, and the number is no power of two:
-// growth by a fifth keeps the index between 21 and 26 bytes a key.
+// spills into the next. common/math/table_memory.h decides how many buckets there are: at most 60%
+// of the room is used, so that 19 of 20 lookups read one line, and the index grows by a fifth, so
+// that it takes 21 to 26 bytes a key.
 //
 // Not thread-safe, but for Prefetch().
 class KeyIndex {
@@ -26,24 +26,24 @@ class KeyIndex {
   struct alignas(kCacheLineBytes) Bucket {
     Key keys[kKeysPerBucket];
     uint32_t rows[kKeysPerBucket];  // 0: free. Filled from the front.
-    uint32_t passed;                // Keys that found this bucket full, and lie behind it.
+    uint32_t passed;                // How many keys found this bucket full and went to a later one.
   };
   static_assert(sizeof(Bucket) == kIndexBucketBytes && sizeof(Bucket) == kCacheLineBytes);
 
   KeyIndex() = default;
-  // `salt`: of the table, see KeyHash. `growth_phase` in [0, 1): indexes that fill alike but differ
-  // in it grow at different times.
+  // `salt`: the table's, see KeyHash. `growth_phase` in [0, 1): indexes with different phases grow
+  // at different times, even if they fill alike.
   void Init(uint64_t salt, double growth_phase) {
     salt_ = salt;
     growth_phase_ = growth_phase;
   }
 
-  // The bits of a KeyHash that place a key within an index. They must not overlap those that choose
-  // the server and the stripe, which are the same for all keys here.
+  // The bits of a KeyHash that place a key within an index. They don't overlap the bits that choose
+  // server and stripe, which are the same for all keys of an index.
   static uint32_t PlaceOfHash(uint64_t key_hash) { return static_cast<uint32_t>(key_hash); }
 
-  // Starts loading the bucket of a key. May run beside anything: it is a hint, and a stale one is
-  // harmless.
+  // Starts loading the bucket of a key. May run beside any other call: it is a hint, and a stale
+  // hint is harmless.
   void Prefetch(uint32_t place) const {
     const uint64_t bucket =
         BucketOf(place, num_buckets_.load(std::memory_order_relaxed)) * sizeof(Bucket);
@@ -60,9 +60,9 @@ class KeyIndex {
     for (;;) {
       const Bucket& bucket = buckets[at];
       const uint32_t match = MatchMask(bucket, key);
-      // A free entry matches too: the key that was erased from it, or 0. Then its row, which is 0,
-      // is the right answer. That key can't lie behind this bucket: it would have been put here
-      // while there was room, and an entry that was never used stands for no bucket being passed.
+      // A free entry may match too, if the key was erased from it, or is 0 and the entry was never
+      // used. Its row is 0, which is the right answer: the key is in no later bucket, since it
+      // would have been put into this one while there was room.
       if (match != 0) return bucket.rows[__builtin_ctz(match)];
       if (__builtin_expect(bucket.passed == 0, true)) return 0;
       if (++at == num_buckets) at = 0;
@@ -75,7 +75,7 @@ class KeyIndex {
   // REQUIRES: Find(key, place) != 0
   void Erase(Key key, uint32_t place);
 
-  // To visit entries a few buckets at a time. Erasing one moves the last entry of its bucket there.
+  // For visits of a few buckets at a time. Erasing an entry moves the last of its bucket there.
   uint32_t num_buckets() const { return num_buckets_.load(std::memory_order_relaxed); }
   // REQUIRES: at < num_buckets(). Valid until the next Insert.
   const Bucket& bucket(uint32_t at) const { return buckets_.load(std::memory_order_relaxed)[at]; }
@@ -92,8 +92,8 @@ class KeyIndex {
     }
   }
 
-  // Writes all keys, by place, and returns how many. Faster than ForEach: no branch depends on
-  // them. REQUIRES: room for size() + 1 keys in `keys`.
+  // Writes all keys, by place, and returns how many. Faster than ForEach, since no branch depends
+  // on the keys. REQUIRES: `keys` has room for size() + 1 keys.
   size_t CopyKeys(Key* keys) const {
     const Bucket* buckets = buckets_.load(std::memory_order_relaxed);
     const uint32_t num_buckets = num_buckets_.load(std::memory_order_relaxed);
@@ -115,8 +115,8 @@ class KeyIndex {
     return static_cast<uint32_t>((uint64_t{place} * num_buckets) >> 32);
   }
 
-  // Bit i: keys[i] == key. Two overlapping loads of four keys and no branch: which of the five it
-  // is can't be predicted.
+  // Bit i says whether keys[i] == key. Uses two overlapping loads of four keys and no branch, since
+  // the position can't be predicted.
   static uint32_t MatchMask(const Bucket& bucket, Key key) {
     const __m256i wanted = _mm256_set1_epi64x(static_cast<int64_t>(key));
     return FourMatches(bucket.keys, wanted) | FourMatches(bucket.keys + 1, wanted) << 1;

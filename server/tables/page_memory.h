@@ -1,4 +1,4 @@
-// Zeroed memory from the operating system, on huge pages where it is large enough to gain by them.
+// Zeroed memory from the operating system, on huge pages where it is large enough to profit.
 #ifndef THERMOCLINE_SERVER_TABLES_PAGE_MEMORY_H_
 #define THERMOCLINE_SERVER_TABLES_PAGE_MEMORY_H_
 
@@ -16,8 +16,8 @@ inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 // ends the process, as it does with operator new.
 class PageMemory {
  public:
-  // A huge page becomes resident whole, at its first touch: kAtOnce is for memory that will be used
-  // to the end.
+  // A huge page becomes resident as a whole at its first touch, so kAtOnce is for memory that will
+  // be used to the end.
   enum class HugePages { kAtOnce, kLater };
 
   PageMemory() = default;
@@ -30,9 +30,9 @@ class PageMemory {
     return *this;
   }
 
-  // Moves a range that was made with kLater to huge pages, in place, while others may use it. The
-  // part of it behind the last whole huge page stays as it is, and so does all of it if the kernel
-  // can't.
+  // Moves a range that was made with kLater to huge pages, in place; other threads may use it
+  // meanwhile. The rest after the last whole huge page stays on small pages. So does everything
+  // where the kernel can't move it.
   void MoveToHugePages();
 
   uint8_t* data() const { return data_; }

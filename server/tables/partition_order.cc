@@ -7,16 +7,16 @@ namespace thermocline {
 // One pass of a radix sort by partition leaves few keys a partition: 460 of 30 million.
 UninitializedVector<Key> SortByPartition(uint64_t table_salt,
                                          std::vector<UninitializedVector<Key>> groups) {
-  std::vector<size_t> ends(kNumPartitions +
-                           1);  // [partition + 1]: where the keys of the partition end
+  // ends[partition + 1]: where the keys of the partition end.
+  std::vector<size_t> ends(kNumPartitions + 1);
   for (const UninitializedVector<Key>& group : groups) {
     for (Key key : group) ++ends[PartitionOfKey(table_salt, key) + 1];
   }
   for (uint32_t partition = 0; partition < kNumPartitions; ++partition)
     ends[partition + 1] += ends[partition];
   UninitializedVector<Key> keys(ends.back());
-  // From here on ends[partition] is where the next key of the partition goes, and in the end what
-  // it says.
+  // From here on ends[partition] is where the partition's next key is put; at last it is where they
+  // end.
   for (UninitializedVector<Key>& group : groups) {
     for (Key key : group) keys[ends[PartitionOfKey(table_salt, key)]++] = key;
     group = {};

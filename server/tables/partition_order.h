@@ -1,4 +1,4 @@
-// Keys in the order in which checkpoints and RocksDB hold them.
+// The order of keys in checkpoints and RocksDB.
 #ifndef THERMOCLINE_SERVER_TABLES_PARTITION_ORDER_H_
 #define THERMOCLINE_SERVER_TABLES_PARTITION_ORDER_H_
 
@@ -23,7 +23,7 @@ inline bool InPartitionOrder(uint64_t table_salt, Key a, Key b) {
   return partition_a != partition_b ? partition_a < partition_b : a < b;
 }
 
-// All keys of `groups` by (partition, key), each once. Frees the groups.
+// Sorts all keys of `groups` by (partition, key) and drops doubles. Frees the groups.
 UninitializedVector<Key> SortByPartition(uint64_t table_salt,
                                          std::vector<UninitializedVector<Key>> groups);
 

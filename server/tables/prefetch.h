@@ -1,4 +1,4 @@
-// Starting to load memory ahead of its use.
+// Prefetches memory ahead of its use.
 #ifndef THERMOCLINE_SERVER_TABLES_PREFETCH_H_
 #define THERMOCLINE_SERVER_TABLES_PREFETCH_H_
 
@@ -10,7 +10,7 @@
 
 namespace thermocline {
 
-// The hardware follows a row that is longer than this by itself.
+// The hardware prefetches the rest of a longer row by itself.
 inline constexpr size_t kMaxPrefetchBytes = 512;
 
 // `bytes` is a constant where the caller's template knows it.
@@ -21,8 +21,8 @@ inline void PrefetchRange(const void* begin, size_t bytes) {
   }
 }
 
-// For what is written next, at any alignment. The stores would else wait for their lines one after
-// the other: a reply is larger than the second-level cache.
+// The same for memory that is written next, at any alignment. Without it the stores would wait for
+// their cache lines one after the other, since a reply is larger than the second-level cache.
 inline void PrefetchForWrite(uint8_t* begin, size_t bytes) {
   const size_t end = std::min(bytes, kMaxPrefetchBytes);
   for (size_t offset = 0; offset < end; offset += kCacheLineBytes) {

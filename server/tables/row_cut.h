@@ -1,5 +1,5 @@
-// What a lock stripe keeps for the snapshot that is being read: which rows belong to it, and the
-// old images of those that were changed since.
+// The part of a snapshot in one lock stripe: which rows belong to the snapshot, and the old images
+// of rows that were changed since it began.
 #ifndef THERMOCLINE_SERVER_TABLES_ROW_CUT_H_
 #define THERMOCLINE_SERVER_TABLES_ROW_CUT_H_
 
@@ -21,7 +21,7 @@ class RowCut {
  public:
   struct Image {
     RowMeta meta;
-    float* row;  // [row_floats]; null: the key had a count alone.
+    float* row;  // [row_floats]; null: the key was a candidate.
   };
 
   // No row belongs to it.
@@ -33,7 +33,7 @@ class RowCut {
     return meta.changed >= oldest_ && meta.changed <= newest_;
   }
 
-  // Keeps what a row is, unless it is kept already: false. REQUIRES: Contains(meta)
+  // Keeps the present image of a row. False: an older one is kept already. REQUIRES: Contains(meta)
   bool Save(Key key, const RowMeta& meta, const float* weights, size_t dim, const float* state,
             size_t state_floats) {
     const auto [found, added] = images_.try_emplace(key);
@@ -47,13 +47,13 @@ class RowCut {
     return true;
   }
 
-  // The same of a key without a row.
+  // The same for a candidate.
   bool SaveCandidate(Key key, const RowMeta& meta) {
     return images_.try_emplace(key, Image{meta, nullptr}).second;
   }
 
-  // Drops the images of keys for which `is_read(key)`; their room is used again. Gives their
-  // number.
+  // Drops the images of keys for which is_read(key), and returns how many. Their room is used
+  // again.
   template <typename IsRead>
   size_t Drop(IsRead is_read) {
     const size_t before = images_.size();
@@ -65,7 +65,7 @@ class RowCut {
     return before - images_.size();
   }
 
-  // Null: not kept.
+  // Null: the row has no image.
   const Image* Find(Key key) const {
     const auto found = images_.find(key);
     return found == images_.end() ? nullptr : &found->second;
@@ -76,7 +76,7 @@ class RowCut {
     return chunk_bytes_ + images_.capacity() * (sizeof(std::pair<Key, Image>) + 1) +
            free_.capacity() * sizeof(float*);
   }
-  // What an image takes, about.
+  // The approximate memory of an image.
   static constexpr uint64_t BytesPerImage(size_t row_floats) {
     return row_floats * sizeof(float) + sizeof(std::pair<Key, Image>) + 1;
   }
@@ -97,7 +97,7 @@ class RowCut {
   absl::flat_hash_map<Key, Image> images_;
   uint64_t chunk_bytes_ = 0;
   std::vector<std::unique_ptr<float[]>> chunks_;  // [kRowsPerChunk, row_floats] each
-  std::vector<float*> free_;                      // Rows in them that hold no image.
+  std::vector<float*> free_;                      // Rows of chunks_ that hold no image.
 };
 
 }  // namespace thermocline

@@ -1,5 +1,6 @@
-// Which keys of a table have a row: those that were looked up often enough, until no push reaches
-// them for too long, or too many others have one. All follows from accepted pushes alone.
+// Decides which keys of a table have a row. A key gets one once it was looked up often enough, and
+// loses it when no push has reached it for too long, or too many other keys have one. The decisions
+// follow from accepted pushes alone.
 #ifndef THERMOCLINE_SERVER_TABLES_TABLE_ADMISSION_H_
 #define THERMOCLINE_SERVER_TABLES_TABLE_ADMISSION_H_
 
@@ -19,11 +20,11 @@
 
 namespace thermocline {
 
-// How far the snapshot is read that there is, and what it keeps.
+// How far the present snapshot of a table has been read.
 struct SnapshotProgress {
   std::atomic<bool> exists{false};
-  std::atomic<uint32_t> partitions_read{0};  // Those below.
-  std::atomic<uint64_t> old_images{0};       // That all stripes keep.
+  std::atomic<uint32_t> partitions_read{0};  // All partitions below have been read.
+  std::atomic<uint64_t> old_images{0};       // Images that the stripes keep for it.
 };
 
 // Thread-safe, with the locks that the functions ask for.
@@ -32,22 +33,23 @@ class TableAdmission {
   // Borrows `snapshot`.
   TableAdmission(const TableLayout& layout, SnapshotProgress* snapshot);
 
-  // Counts `lookups` of a key without a row. The count that it had before them, where it gets its
-  // row now; nullopt: it is a candidate still, and its gradient is dropped.
+  // Counts `lookups` of a key without a row. If the key gets its row now, returns the count that it
+  // had before; nullopt: it is still a candidate, and its gradient is dropped.
   std::optional<uint32_t> Admit(TableStripe& stripe, Key key, uint32_t lookups, uint32_t changed)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
-  // The key gets a row: it is no candidate any more, and its count was this.
+  // The key gets a row: removes it from the candidates, and returns its count.
   uint32_t TakeCandidate(TableStripe& stripe, Key key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
 
-  // RowMeta::changed of what is not forgotten, at least.
+  // Rows and candidates with a smaller RowMeta::changed are forgotten.
   uint32_t oldest_kept() const { return oldest_kept_.load(); }
   bool IsKept(const RowMeta& meta) const { return meta.changed >= oldest_kept(); }
-  // REQUIRES: it is more than oldest_kept(), and a group ends before it (GroupOfChange).
+  // REQUIRES: `oldest_kept` > oldest_kept(), and a group ends before it (GroupOfChange).
   void SetOldestKept(uint32_t oldest_kept) { oldest_kept_.store(oldest_kept); }
-  // After that: forgets candidates and rows in the store, and counts those and `rows` others.
+  // After SetOldestKept: forgets candidates, and counts forgotten rows: those in the store alone,
+  // and `rows` that were in memory.
   void ForgetOthers(TableStripe& stripe, uint64_t rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
 
-  // A row leaves memory (1), or comes there (-1): it is in the store alone, or no more.
+  // A row has left memory for the store (rows = 1), or come back (rows = -1).
   void CountStored(TableStripe& stripe, uint32_t changed, int64_t rows) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex) {
     if (layout_.unused_steps == 0 && layout_.max_rows == 0) return;
@@ -56,9 +58,9 @@ class TableAdmission {
   // Adds the rows that are in the store alone, and not forgotten, in the groups of `now`.
   void AddStored(TableStripe& stripe, Step now, RowsByGroup* counts) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
-  // Removes forgotten rows from some thousand rows of the store. True: there are more to look at.
-  // Does nothing where there are few. No other call at the same time, and nothing is written to the
-  // store meanwhile. `num_rows`: of the table. Errors: the store's.
+  // Looks at some thousand rows of the store and removes the forgotten ones. True: there are more
+  // to look at. Does nothing where few are forgotten. `num_rows`: of the table. Errors: the
+  // store's. REQUIRES: no other call runs, and nothing is written to the store meanwhile.
   absl::StatusOr<bool> RemoveForgotten(RowStore* store, uint64_t num_rows);
 
   uint64_t gradients_dropped() const { return gradients_dropped_.load(); }
@@ -72,9 +74,9 @@ class TableAdmission {
   std::atomic<uint32_t> oldest_kept_{0};
   std::atomic<uint64_t> gradients_dropped_{0};
   std::atomic<uint64_t> rows_forgotten_{0};
-  // Forgotten while they were in the store, since a removal of such rows began last.
+  // Rows forgotten in the store since the last removal began.
   std::atomic<uint64_t> stored_forgotten_{0};
-  std::unique_ptr<RowCursor> removal_;  // While one is under way.
+  std::unique_ptr<RowCursor> removal_;  // Set while a removal is under way.
 };
 
 }  // namespace thermocline

@@ -1,4 +1,4 @@
-// All tables of one server, by id, with what passed through them.
+// All tables of one server, by id, with counts of the keys pulled and pushed.
 //
 // Thread-safe: the set itself is fixed at construction.
 #ifndef THERMOCLINE_SERVER_TABLES_TABLE_SET_H_
@@ -31,13 +31,13 @@ class TableSet {
         : table(layout, job_seed, std::move(spill)) {}
 
     EmbeddingTable table;
-    std::atomic<uint64_t> keys_pulled{0};  // By training.
-    std::atomic<uint64_t> keys_read{0};    // By readers.
+    std::atomic<uint64_t> keys_pulled{0};  // For training.
+    std::atomic<uint64_t> keys_read{0};    // For readers.
     std::atomic<uint64_t> old_image_waits{0};
     std::atomic<uint64_t> keys_pushed{0};
   };
 
-  // spills: [layouts], without a store where all rows stay in memory; or none.
+  // spills: [layouts], without a store where all rows stay in memory; empty: all stay there.
   // REQUIRES: the ids are distinct.
   TableSet(absl::Span<const TableLayout> layouts, uint64_t job_seed,
            std::vector<TableSpill> spills = {});
@@ -54,12 +54,13 @@ class TableSet {
 
   // Sum of the digests of all rows. Errors: a table's.
   absl::StatusOr<Digest> ComputeDigest() const;
-  // kResourceExhausted: rows can't be spilled, and there is no room for more in memory.
+  // kResourceExhausted where rows can't be spilled and memory has no room for more.
   absl::Status CheckRoom() const;
   uint64_t num_rows() const;
-  uint64_t row_bytes_in_memory() const;  // At most: weights and optimizer state.
+  // An upper bound of the memory for weights and optimizer state.
+  uint64_t row_bytes_in_memory() const;
   uint64_t old_image_bytes() const;
-  // For the table that has the most of them.
+  // Counts a wait for the table with the most old images.
   void CountOldImageWait();
 
   void FillStats(ServerStats* stats) const;

@@ -19,17 +19,17 @@ struct SnapshotRows {
   UninitializedVector<float> rows;  // [n, row_floats]: weights, then optimizer state
 };
 
-// Made by EmbeddingTable::BeginSnapshot, and ended by its destruction, at the end or before. The
-// table outlives it. Not thread-safe itself, but the table may be used beside it in every way but
-// LoadRows.
+// EmbeddingTable::BeginSnapshot makes it; destroying it ends the snapshot, read or not. The table
+// outlives it. Not thread-safe, but the table may be used meanwhile in every way but LoadRows and
+// LoadCandidates.
 class TableSnapshot {
  public:
   virtual ~TableSnapshot() = default;
 
   // Replaces `*rows` by the next few thousand rows, in the order of (partition, key). False: there
-  // are no more, and `*rows` is empty. The first call collects the keys, and so takes longer than
-  // the others: about a second for 10 million rows. Errors: those of reading spilled rows; the
-  // snapshot is of no use then.
+  // are no more, and `*rows` is empty. The first call collects the keys, which takes about a second
+  // for 10 million rows. Errors: those of reading spilled rows; the snapshot can't be used after
+  // one.
   virtual absl::StatusOr<bool> Next(SnapshotRows* rows) = 0;
 };
 

@@ -1,6 +1,6 @@
-// For tests: a core behind a gRPC server on a free port, and the requests that clients send it.
-#ifndef THERMOCLINE_SERVER_RPC_SERVED_CORE_H_
-#define THERMOCLINE_SERVER_RPC_SERVED_CORE_H_
+// A core behind a gRPC server on a free port, and the requests that clients send it.
+#ifndef THERMOCLINE_SERVER_RPC_TESTING_SERVED_CORE_H_
+#define THERMOCLINE_SERVER_RPC_TESTING_SERVED_CORE_H_
 
 #include <cstdint>
 #include <memory>
@@ -125,4 +125,4 @@ struct ServedCore {
 
 }  // namespace thermocline::testing_rpc
 
-#endif  // THERMOCLINE_SERVER_RPC_SERVED_CORE_H_
+#endif  // THERMOCLINE_SERVER_RPC_TESTING_SERVED_CORE_H_

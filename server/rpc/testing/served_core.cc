@@ -1,4 +1,4 @@
-#include "server/rpc/served_core.h"
+#include "server/rpc/testing/served_core.h"
 
 #include <cstring>
 
