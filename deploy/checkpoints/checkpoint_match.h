@@ -1,4 +1,4 @@
-// Whether a checkpoint belongs to a job: to its model and its data; and where it was made.
+// Compares a checkpoint with a job: model, data, and the build and machine that made it.
 #ifndef THERMOCLINE_DEPLOY_CHECKPOINTS_CHECKPOINT_MATCH_H_
 #define THERMOCLINE_DEPLOY_CHECKPOINTS_CHECKPOINT_MATCH_H_
 
@@ -12,44 +12,44 @@
 
 namespace thermocline {
 
-// Whether the rows of the checkpoint are those of the job's model. Memory budgets and the number of
-// processes make no difference. Errors: kFailedPrecondition (says what differs first).
+// Checks that the rows of the checkpoint fit the job's model. Memory budgets and the number of
+// processes make no difference. Errors: kFailedPrecondition (names the first difference).
 absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest);
 
-// Whether a step has the same samples for both: the size of batches, the features, how the data
-// is read, and which rows are hot (job.fae; how the rate changes later makes no difference). Where
-// the data lies, how many bad lines it may have and what is read ahead make no difference. Errors:
-// kFailedPrecondition (says what differs first).
+// Checks that a step has the same samples in both: the size of batches, the features, how the data
+// is read, and which rows are hot (job.fae; how the rate changes later makes no difference). The
+// data's place, the number of bad lines it may have and what is read ahead make no difference.
+// Errors: kFailedPrecondition (names the first difference).
 absl::Status CheckData(const Job& job, const CheckpointManifest& manifest);
 
-// Whether the files of the job's data (Job.data_files) are those that the checkpoint was made with:
-// of the same sizes and with the same bytes at their ends, in the same order. Their names and
-// folders make no difference. `notices` gets a line for files that were added behind the others,
-// and one where the checkpoint does not know its files. Errors: kFailedPrecondition (names the
-// first file that differs, and says in what).
+// Checks that the files of the job's data (Job.data_files) are those that the checkpoint was made
+// with: they have the same sizes and the same bytes at their ends, in the same order. Their names
+// and folders make no difference. `notices` gets a line for files that were added after the others,
+// and one where the checkpoint does not record its files. Errors: kFailedPrecondition (names the
+// first file that differs, and the difference).
 absl::Status CheckDataFiles(const Job& job, const CheckpointManifest& manifest,
                             std::vector<std::string>* notices);
 
-// Whether a new job can begin with the rows of the checkpoint (Job.init_from): features and numeric
-// columns of the same name are in the same order; each MLP layer has the same shape; tables of the
-// same name have rows of the same kind. Where features were added or dropped, the layer that reads
-// them begins anew: its tensors, which are not taken from the checkpoint, are returned. `notices`
-// gets a line for what begins empty, for what is left out, and then also for what is kept. Errors:
-// kFailedPrecondition (says what differs first).
+// Checks that a new job can begin with the rows of the checkpoint (Job.init_from): features and
+// numeric columns of the same name are in the same order; each MLP layer has the same shape; tables
+// of the same name have rows of the same kind. Where features were added or dropped, the layer that
+// reads them begins anew. Returns its tensors, which are not taken from the checkpoint. If anything
+// begins empty or is left out, `notices` gets lines that name it, and what is kept. Errors:
+// kFailedPrecondition (names the first difference).
 absl::StatusOr<std::vector<std::string>> CheckInit(const Job& job,
                                                    const CheckpointManifest& manifest,
                                                    std::vector<std::string>* notices);
 
-// What a job's workers compute with on this machine: "AVX2" or "AVX512", also where the job says
-// AUTO.
+// The instructions that a job's workers use on this machine: "AVX2" or "AVX512", also where the job
+// says AUTO.
 std::string ResolvedCpuIsa(const Job& job);
 
-// What the manifest of every checkpoint says that the job makes on this machine, run by `build`:
-// all but generation, step, samples and shards.
+// The manifest that all checkpoints share which the job makes on this machine, run by `build`. It
+// has no generation, step, samples and shards.
 CheckpointManifest ManifestOf(const Job& job, const std::string& build);
 
-// How the processes that made the checkpoint `name` differ from those of `job` here, of `build`, in
-// a line; "": in nothing that is recorded.
+// A line on how the processes that made the checkpoint `name` differ from those of `job` on this
+// machine, run by `build`; "": they don't differ as far as is recorded.
 std::string DescribeOrigin(const Job& job, const std::string& build, const std::string& name,
                            const CheckpointManifest& manifest);
 

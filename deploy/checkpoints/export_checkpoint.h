@@ -1,4 +1,4 @@
-// A checkpoint as one safetensors file, for the rest of the ecosystem (docs/formats.md).
+// Exports a checkpoint as one safetensors file, for other programs (docs/formats.md).
 #ifndef THERMOCLINE_DEPLOY_CHECKPOINTS_EXPORT_CHECKPOINT_H_
 #define THERMOCLINE_DEPLOY_CHECKPOINTS_EXPORT_CHECKPOINT_H_
 
@@ -13,17 +13,17 @@
 namespace thermocline {
 
 struct ExportOptions {
-  bool optimizer_state = false;  // The optimizers' state, too.
+  bool optimizer_state = false;  // Exports the optimizers' state, too.
 };
 
 struct ExportedCheckpoint {
   VerifiedCheckpoint verified;
   uint64_t tensors = 0;
-  uint64_t bytes = 0;  // of the file
+  uint64_t bytes = 0;  // The file's size.
 };
 
-// Verifies the checkpoint, then writes `path`, whole or not at all. Memory: the dense parameters
-// and a few MB.
+// Verifies the checkpoint, then writes `path`, whole or not at all. Takes memory for the dense
+// parameters and a few MB.
 //
 // Errors: those of VerifyCheckpoint (names the damaged file); kFailedPrecondition (the manifest's
 // job doesn't describe its tables); kInvalidArgument (two tensors of one name); kResourceExhausted,

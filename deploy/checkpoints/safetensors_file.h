@@ -1,5 +1,5 @@
-// Writing a safetensors file (https://huggingface.co/docs/safetensors) tensor by tensor, in any
-// order, without ever holding one in memory.
+// Writes a safetensors file (https://huggingface.co/docs/safetensors) tensor by tensor, in any
+// order, without holding a tensor in memory.
 #ifndef THERMOCLINE_DEPLOY_CHECKPOINTS_SAFETENSORS_FILE_H_
 #define THERMOCLINE_DEPLOY_CHECKPOINTS_SAFETENSORS_FILE_H_
 
@@ -28,12 +28,12 @@ struct SafetensorsEntry {
 // One thread at a time. Errors of all calls name the file: kResourceExhausted, kUnavailable.
 class SafetensorsFile {
  public:
-  // Writes to `path`.tmp until Finish. Tensors of 8-byte numbers lie first, so that all are
-  // aligned. Also kInvalidArgument: two tensors of one name.
+  // Writes to `path`.tmp until Finish. Tensors of 8-byte numbers come first in the file, so that
+  // all are aligned. Also kInvalidArgument: two tensors of one name.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Create(
       const std::string& path, const std::vector<SafetensorsEntry>& tensors,
       const std::map<std::string, std::string>& metadata);
-  // Removes what wasn't finished.
+  // Removes the file unless it was finished.
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
@@ -48,9 +48,9 @@ class SafetensorsFile {
 
  private:
   struct Tensor {
-    uint64_t offset = 0;  // in the file, of what comes next
+    uint64_t offset = 0;  // Where `buffer` will be written in the file.
     uint64_t end = 0;
-    std::string buffer;  // not yet written
+    std::string buffer;  // Bytes not yet written.
   };
 
   explicit SafetensorsFile(std::string path) : path_(path), temporary_(std::move(path) + ".tmp") {}

@@ -78,7 +78,10 @@ class EmbeddingTable::Snapshot final : public TableSnapshot {
 
 EmbeddingTable::Snapshot::Snapshot(EmbeddingTable* table, uint32_t oldest, uint32_t newest,
                                    bool all_rows)
-    : table_(table), salt_(TableSalt(table->layout_.id)), all_rows_(all_rows), cut_(oldest, newest) {
+    : table_(table),
+      salt_(TableSalt(table->layout_.id)),
+      all_rows_(all_rows),
+      cut_(oldest, newest) {
   CHECK(!table_->snapshot_.exists.exchange(true));
   table_->snapshot_.partitions_read.store(0);
   for (uint32_t s = 0; s < kNumStripes; ++s) {
