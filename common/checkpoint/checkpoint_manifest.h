@@ -33,49 +33,50 @@ inline constexpr char kJobStateName[] = "JOB_STATE";
 // Identifies a checkpoint: two generations may each make one of the same step.
 struct CheckpointId {
   uint64_t generation = 0;
-  Step step;  // The cut
+  Step step;  // The cut.
 
   friend bool operator==(const CheckpointId& a, const CheckpointId& b) {
     return a.generation == b.generation && a.step == b.step;
   }
 };
-// Its folder: "step-000000999". That of another generation's checkpoint of the same step is the
-// same: the manifest says which is there. REQUIRES: step >= 0
+// The folder of a checkpoint: "step-000000999". Checkpoints of one step by different generations
+// have the same folder; the manifest names the generation. REQUIRES: step >= 0
 std::string CheckpointName(Step step);
-// Its name in earlier programs: "epoch-1-step-999".
+// The folder's name in earlier programs: "epoch-1-step-999".
 std::string OldCheckpointName(const CheckpointId& id);
 
 struct CheckpointFolder {
   Step step;
-  // Of everything in the folder; nullopt: a name of the present form, without a generation.
+  // The generation of all files in it; nullopt: the name has the present form, without a
+  // generation.
   std::optional<uint64_t> generation;
 };
-// nullopt: it is the name of no such folder.
+// nullopt: no checkpoint's folder has this name.
 std::optional<CheckpointFolder> ParseCheckpointName(absl::string_view name);
 // The short form for users: "step-999" is step 999. nullopt: `name` is not of that form.
 std::optional<Step> ParseShortName(absl::string_view name);
 
-// Names the process that writes rows files: no two processes of a generation have both numbers in
-// common. So a process that is believed dead, but still runs, writes and removes only its own
+// Identifies the process that writes rows files: no two processes of a generation have both numbers
+// in common. So a process that is believed dead, but still runs, writes and removes only its own
 // files.
 struct RowsFileWriterId {
   ServerIndex server;
   // Counts the processes of this server in a generation, from 1. 0: only one is ever started.
   uint64_t incarnation = 0;
 };
-// The path of its file: "step-000000999/generation-1-server-0.2.sst" for incarnation 2, without
-// ".2" for 0; of several, "generation-1-server-0-<number>.2.sst" from the second on. So no process
-// writes or removes a file of another generation either.
+// The path of a rows file: "step-000000999/generation-1-server-0.2.sst" for incarnation 2, without
+// ".2" for 0. From the second of several files on it is "generation-1-server-0-<number>.2.sst". So
+// no process writes or removes a file of another generation either.
 std::string RowsFilePath(const CheckpointId& id, const RowsFileWriterId& writer,
                          uint32_t number = 0);
 // The manifest of a generation in a checkpoint's folder: "MANIFEST-2". So no controller replaces or
 // removes the manifest of another generation.
 std::string ManifestName(uint64_t generation);
-// Its generation; 0: an earlier program's, whose name doesn't say. nullopt: it is no manifest's
-// name.
+// The generation in a manifest's name; 0: an earlier program's name, which has none. nullopt:
+// `file` is no manifest's name.
 std::optional<uint64_t> GenerationOfManifest(absl::string_view file);
-// The generation of the process that wrote a file of a checkpoint's folder; nullopt: the names
-// don't say.
+// The generation of the process that wrote a file of a checkpoint's folder; nullopt: neither name
+// has it.
 std::optional<uint64_t> GenerationOfFile(const CheckpointFolder& folder, absl::string_view file);
 
 // Checks a manifest that may be damaged or mixed up: every path lies in the folder of a checkpoint,
@@ -84,21 +85,22 @@ std::optional<uint64_t> GenerationOfFile(const CheckpointFolder& folder, absl::s
 absl::Status CheckManifest(const CheckpointManifest& manifest);
 // REQUIRES: CheckManifest is OK.
 std::string EncodeManifest(const CheckpointManifest& manifest);
-// A whole file. `path` is for messages. Errors: as CheckManifest and DecodeFrame.
+// `bytes`: a whole file. `path` is for messages. Errors: as CheckManifest and DecodeFrame.
 absl::StatusOr<CheckpointManifest> DecodeManifest(absl::string_view bytes, const std::string& path);
-// Its generation and step, of any format version; nullopt: it is damaged.
+// The generation and step of a manifest of any format version; nullopt: it is damaged.
 std::optional<CheckpointId> ReadManifestId(absl::string_view bytes);
 CheckpointId IdOf(const CheckpointManifest& manifest);
 // The checkpoint of the best model; nullopt: there is none.
 std::optional<CheckpointId> BestCheckpointOf(const EvaluationState& evaluations);
 
-// By table id. REQUIRES: CheckManifest is OK.
+// The tables, by id. REQUIRES: CheckManifest is OK.
 std::vector<TableLayout> TablesOf(const CheckpointManifest& manifest);
-// As DescribeDifference, for the content of rows only: memory budgets make no difference.
+// As DescribeDifference, but compares only what decides the rows: memory budgets make no
+// difference.
 std::string DescribeRowDifference(TableLayout here, TableLayout there);
 
-// Whether the rows of a table of another run can be those that a job begins with: dim, optimizer
-// and state. Keys without a row, and rates, may begin otherwise. As DescribeDifference.
+// As DescribeDifference, for a job that begins with the rows of a table of another run: compares
+// dim, optimizer and state. Initial rows and rates may differ.
 std::string DescribeInitDifference(const TableLayout& here, const TableLayout& there);
 
 // Errors: as DecodeFrame; kDataLoss also for a base that is no name.

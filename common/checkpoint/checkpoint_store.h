@@ -1,12 +1,14 @@
-// A directory of checkpoints: which exist, which are whole, and which may be removed.
+// A directory of checkpoints: lists them, checks whether they are whole, commits and removes them.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_STORE_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_STORE_H_
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -16,27 +18,60 @@
 #include "absl/strings/string_view.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/history.h"
-#include "common/checkpoint/listed_checkpoint.h"
 #include "common/checkpoint/listed_file.h"
 #include "common/disk/disk.h"
 #include "proto/checkpoint.pb.h"
 
 namespace thermocline {
 
+// The order of age. A generation may begin with a checkpoint older than the newest; its own
+// checkpoints are newer than all earlier ones, whatever their steps.
+inline bool IsOlder(const CheckpointId& a, const CheckpointId& b) {
+  return std::tie(a.generation, a.step) < std::tie(b.generation, b.step);
+}
+
+struct ListedCheckpoint {
+  std::string name;  // The folder's.
+  std::string file;  // The manifest in the folder.
+  // Where the manifest can't be read, the generation comes from the files' names: it is the newest
+  // one if they name several, or none. So no older checkpoint is taken instead.
+  CheckpointId id;
+  // kDataLoss: damaged (file and reason); kFailedPrecondition: another format version;
+  // kUnavailable: the disk.
+  absl::Status status;
+  CheckpointManifest manifest;  // Empty where it can't be read.
+};
+
+// Reads the files of checkpoints, and each file only once although checkpoints share them.
+struct ByteScan {
+  // CheckBytes calls it with the number of bytes that it has read and will read. An error ends
+  // CheckBytes with that error.
+  std::function<absl::Status(uint64_t done, uint64_t total)> on_progress;
+  std::map<std::string, absl::Status> known;  // The result for each file, by its path.
+};
+
+// The checkpoint that the user calls `name`: a folder, or "step-999" for short, with any number of
+// zeros. Errors: kNotFound, kInvalidArgument (several have that step: names them)
+absl::StatusOr<const ListedCheckpoint*> FindByName(const std::vector<ListedCheckpoint>& list,
+                                                   const std::string& name);
+
 struct Removal {
   uint64_t files = 0;  // The number of files removed.
-  // Why others stayed that no checkpoint needs: one of another format version may. "": none did.
+  // Why files stayed that no checkpoint needs: a checkpoint of another format version may need
+  // them.
+  // "": none stayed.
   std::string held_back;
 };
 
-// For HISTORY's nonces: from the operating system.
+// Random numbers of the operating system, for HISTORY's nonces.
 std::function<uint64_t()> RandomNonces();
 
-// Several readers. A writer (a job's controller) begins with Open; of several writers the last one
-// that did so writes (history.h). Copies share what a writer knows. Thread-safe.
+// There may be several readers. A writer (a job's controller) begins with Open; of several writers,
+// only the last one that called Open writes (history.h). Copies share the writer's state.
+// Thread-safe.
 class CheckpointStore {
  public:
-  // `disk` outlives it. `threads`: that look for a checkpoint's files at the same time.
+  // `disk` outlives the store. So many `threads` look for a checkpoint's files at the same time.
   CheckpointStore(Disk* disk, std::string directory,
                   std::function<uint64_t()> nonces = RandomNonces(), int threads = 1)
       : disk_(disk),
@@ -49,67 +84,70 @@ class CheckpointStore {
   // Makes the directory, and those above it, where they are missing. Errors: kUnavailable
   absl::Status Prepare();
 
-  // Begins a generation. When it returns, that is on the medium, and so is the manifest of the base
-  // that it names. `after`: for the first one, the number of the record (LastRecord) by which its
-  // base was chosen; 0: there was none. Errors: kAborted (another controller writes here; so do all
-  // other calls of this writer from then on), kNotFound (there is no folder of the base),
+  // Begins a generation. When this returns, its record is on the medium, and so is the manifest of
+  // its base. `after`: for the writer's first generation, the number of the record (LastRecord) by
+  // which the base was chosen; 0: there was none. Errors: kAborted (another controller writes here;
+  // all later calls of this writer return kAborted, too), kNotFound (the base has no folder),
   // kFailedPrecondition (the file system has no links), kResourceExhausted, kUnavailable
   absl::Status Open(JobState state, uint64_t after);
-  // When it returns, the checkpoint counts and survives any crash; one of the same step by an
-  // earlier generation no longer does. May be repeated for the same checkpoint. A writer that has
-  // not called Open writes a manifest alone, as earlier programs did. Opens only files that this
-  // store has not found whole before.
+  // Makes a checkpoint valid. When this returns, the checkpoint survives any crash, and one of the
+  // same step by an earlier generation is no longer valid. May be repeated for the same checkpoint.
+  // A writer that has not called Open writes a manifest alone, as earlier programs did. Opens only
+  // files that this store has not found whole before.
   //
   // REQUIRES: CheckManifest(manifest) is OK.
   // Errors: kDataLoss (a file is missing or has another size: the servers write elsewhere?),
   // kAborted, kFailedPrecondition (a later generation has begun), kResourceExhausted, kUnavailable
-  // (it may count or not where *may_exist is set)
+  // (where *may_exist is set, the checkpoint may be valid or not)
   absl::Status Commit(const CheckpointManifest& manifest, bool* may_exist = nullptr);
-  // Notes how the job has ended; nothing where Open has not succeeded. Errors: kAborted,
+  // Records how the job has ended. Does nothing where Open has not succeeded. Errors: kAborted,
   // kResourceExhausted, kUnavailable
   absl::Status End(const JobOutcome& outcome);
   // kAborted: another controller has taken over.
   absl::Status Look();
 
-  // Oldest first: by generation, then step, then name. A checkpoint is whole (status OK) if its
-  // manifest can be read and every file it names has its size. Folders without a manifest are none.
-  // Errors: kNotFound (no such directory), kUnavailable
+  // Lists the checkpoints, oldest first: by generation, then step, then name. A checkpoint is whole
+  // (status OK) if its manifest can be read and every file it names has its size. A folder without
+  // a manifest is no checkpoint. Errors: kNotFound (no such directory), kUnavailable
   absl::StatusOr<std::vector<ListedCheckpoint>> List() const;
-  // The last of List(); nullopt: there is none. Its error where it is not whole.
+  // The last checkpoint of List(), or its error if it is not whole; nullopt: there is none.
   absl::StatusOr<std::optional<CheckpointManifest>> Newest() const;
-  // Reads the manifest in the folder `name`; no other file. `generation`: that made it; 0: any.
-  // Errors: kInvalidArgument (no checkpoint's name), kNotFound (also where another generation's has
-  // taken its place), kDataLoss, kFailedPrecondition, kUnavailable
+  // Reads the manifest in the folder `name`, and no other file. `generation` must have made it; 0:
+  // any may have. Errors: kInvalidArgument (no checkpoint's name), kNotFound (also where another
+  // generation's checkpoint has replaced it), kDataLoss, kFailedPrecondition, kUnavailable
   absl::StatusOr<CheckpointManifest> Load(absl::string_view name, uint64_t generation = 0) const;
-  // The newest generation of which there is any file. Errors: kUnavailable
+  // The newest generation that has any file. Errors: kUnavailable
   absl::StatusOr<uint64_t> NewestGeneration() const;
-  // Whether every file of the manifest exists with its size. Errors: kDataLoss, kUnavailable
+  // Checks that every file of the manifest exists with its size. Errors: kDataLoss, kUnavailable
   absl::Status CheckFiles(const CheckpointManifest& manifest) const;
-  // The same, and reads every byte of those files that `scan` does not know yet. Errors: kDataLoss,
+  // The same, and reads every byte of the files that `scan` does not know yet. Errors: kDataLoss,
   // kUnavailable, those of scan->on_progress
   absl::Status CheckBytes(const CheckpointManifest& manifest, ByteScan* scan) const;
 
-  // Removes all checkpoints but the newest `keep` whole ones, `kept`, and what the writer's
-  // generation has begun with until it has made one, with all files that those don't name, and the
-  // files of replaced and aborted checkpoints. Does not touch: files of those `in_progress`, files
-  // behind the newest whole checkpoint (of later generations, or later steps of its generation:
-  // they may be being written), damaged checkpoints' own folders (the user may inspect them), files
-  // of generations after the writer's own, files older than a checkpoint of another format version
-  // (it may need them). Removes nothing where there is no whole checkpoint. A file that this store
-  // has once found whole is whole as long as its folder shows it. Servers may write and remove
-  // their own files at the same time.
+  // Keeps the newest `keep` whole checkpoints, `kept`, and the base of the writer's generation
+  // until that has made a checkpoint. Removes all others, with the files that no kept one names,
+  // and the files of replaced and aborted checkpoints. Does not touch
+  //   - files of the checkpoints `in_progress`,
+  //   - files newer than the newest whole checkpoint, which may be being written,
+  //   - damaged checkpoints' own folders, which the user may inspect,
+  //   - files of generations after the writer's own,
+  //   - files older than a checkpoint of another format version, which may need them.
+  // Removes nothing where there is no whole checkpoint. A file that this store has found whole once
+  // is taken as whole as long as its folder lists it. Servers may write and remove their own files
+  // at the same time.
   //
-  // REQUIRES: keep >= 1. Errors: kUnavailable; whatever was removed, every checkpoint that List()
-  // still shows is as it was.
+  // REQUIRES: keep >= 1. Errors: kUnavailable. Even then every checkpoint that List() still has is
+  // as it was.
   absl::StatusOr<Removal> RemoveUnneeded(uint32_t keep,
                                          const std::vector<CheckpointId>& in_progress,
                                          const std::optional<CheckpointId>& kept = std::nullopt);
 
-  // Removes the folders of checkpoints in which nothing lies: cuts that were called off. REQUIRES:
-  // no server writes. Errors: kUnavailable
+  // Removes empty folders of checkpoints, which cuts leave that were called off. REQUIRES: no
+  // server writes. Errors: kUnavailable
   absl::Status RemoveEmptyFolders();
 
-  // The last decision; nullopt: there is none. Errors: kDataLoss, kFailedPrecondition, kUnavailable
+  // The last record of HISTORY; nullopt: there is none. Errors: kDataLoss, kFailedPrecondition,
+  // kUnavailable
   absl::StatusOr<std::optional<HistoryRecord>> LastRecord() const;
   // The last generation: from HISTORY or, without one, an earlier program's JOB_STATE. As above.
   absl::StatusOr<std::optional<JobState>> ReadJobState() const;

@@ -1,5 +1,5 @@
-// RocksDB for rows files: their settings, and a view of a Disk that is enough of a file system to
-// write and to read single SST files.
+// RocksDB for rows files: their settings, and a Disk as a file system that can write and read
+// single SST files.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_DISK_ENV_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_DISK_ENV_H_
 
@@ -23,12 +23,12 @@ class DiskActivity {
   absl::Status error() const;
   void Record(const absl::Status& status);
 
-  // Counts and checksums of what is written, where it is one file. Only the writing thread uses
+  // Counts and checksums of written bytes, where they are one file's. Only the writing thread uses
   // them.
   uint64_t bytes = 0;
   uint32_t crc32c = 0;
-  uint64_t tail_begin = UINT64_MAX;  // May be set while nothing behind it is written.
-  uint32_t tail_crc32c = 0;          // Of what lies behind it.
+  uint64_t tail_begin = UINT64_MAX;  // May be set before bytes after it are written.
+  uint32_t tail_crc32c = 0;          // Of the bytes from tail_begin on.
   void Count(const char* data, size_t size);
 
   // The checksum of the bytes read of the one file, from its beginning up to the first gap. Where
@@ -43,10 +43,10 @@ class DiskActivity {
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
 };
 
-// An environment over `disk`, which outlives it. A new file replaces one that is there.
+// An environment over `disk`, which outlives it. A new file replaces an existing one.
 std::unique_ptr<rocksdb::Env> NewDiskEnv(Disk* disk, std::shared_ptr<DiskActivity> activity);
 
-// The settings that make our SST files what docs/formats.md says.
+// The settings of our SST files, as docs/formats.md has them.
 inline rocksdb::Options RowsFileOptions(rocksdb::Env* env) {
   rocksdb::BlockBasedTableOptions table;
   table.format_version = 5;

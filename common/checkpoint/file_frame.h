@@ -21,7 +21,7 @@
 namespace thermocline {
 
 inline constexpr size_t kFrameHeaderBytes = 20;
-// Far above any manifest. Bounds the memory that a damaged file can ask for.
+// Far more than any manifest has. Bounds the memory that a damaged file can ask for.
 inline constexpr uint32_t kMaxFramePayloadBytes = 1u << 28;
 
 struct FrameFormat {
@@ -32,23 +32,23 @@ struct FrameFormat {
 // REQUIRES: payload.size() <= kMaxFramePayloadBytes
 std::string EncodeFrame(const FrameFormat& format, absl::string_view payload);
 
-// The payload. `path` is for messages.
+// Returns the payload. `path` is for messages.
 // Errors: kDataLoss (cut short, too long, damaged, or of another kind), kFailedPrecondition
-// (intact, of another version).
+// (intact, but of another version).
 absl::StatusOr<std::string> DecodeFrame(const FrameFormat& format, absl::string_view bytes,
                                         const std::string& path);
 
-// The same for any version: the frame is the same in all. Errors: kDataLoss
+// The same for any version: all have the same frame. Errors: kDataLoss
 absl::StatusOr<std::string> DecodeFrameOfAnyVersion(const char* magic, absl::string_view bytes,
                                                     const std::string& path);
 
-// The bytes of a file that may have a frame.
+// Reads a file that may have a frame.
 // Errors: kNotFound, kDataLoss (larger than any frame), kUnavailable
 absl::StatusOr<std::string> ReadWholeFile(Disk* disk, const std::string& path);
 
-// Makes or replaces the file, whole or not at all, also through a crash: path.tmp, sync, rename,
-// sync of the folder. Errors: kNotFound (no such folder), kResourceExhausted, kUnavailable; the old
-// file or the new one is there then.
+// Makes or replaces a file, whole or not at all even if the host crashes: writes path.tmp, syncs
+// it, renames it, syncs the folder. Errors: kNotFound (no such folder), kResourceExhausted,
+// kUnavailable. After an error the file is the old one or the new one.
 absl::Status WriteWholeFile(Disk* disk, absl::string_view bytes, const std::string& path);
 
 }  // namespace thermocline

@@ -1,4 +1,4 @@
-// HISTORY: what the controllers of a job have decided, one small file a decision, in order:
+// HISTORY: the decisions of a job's controllers, in order, each in a small file:
 //
 //   DIRECTORY/HISTORY/000000001   OPEN: generation 1 begins, with no checkpoint
 //   DIRECTORY/HISTORY/000000002   COMMIT: the checkpoint of step 999 counts
@@ -37,7 +37,7 @@ inline constexpr FrameFormat kHistoryFormat = {"TclnHist", kCheckpointFormatVers
 // Thread-safe.
 class History {
  public:
-  // `disk` outlives it. `directory`: of the checkpoints. `random`: for nonces.
+  // `disk` outlives the history. `directory` is that of the checkpoints. `random` makes nonces.
   History(Disk* disk, const std::string& directory, std::function<uint64_t()> random);
 
   // The last record, whoever wrote it; nullopt: there is none. Errors: kDataLoss,
@@ -46,26 +46,27 @@ class History {
 
   // For one controller
   // ----------------------------------------------------------------------------------------------
-  // Each of these appends a record. kAborted: another controller has decided something since; so do
-  // all later calls. kUnavailable: the record may be there, where *may_exist is set, and is not
-  // there otherwise. Other errors: it is not there.
+  // Each of these appends a record. Errors: kAborted (another controller has appended one since;
+  // all later calls return kAborted, too), kUnavailable (where *may_exist is set, the record may
+  // have been appended or not), and others. Unless *may_exist is set, no record was appended.
 
-  // Begins a generation. The controller's first one: `after` is the number of the last record that
-  // it knows, 0: of none; kAborted where there are others. `existing`: the checkpoints that count
-  // where there is no record yet. Errors: also kFailedPrecondition (no links on this file system)
+  // Begins a generation. For the controller's first one, `after` is the number of the last record
+  // that it knows (0: of none); kAborted where there is a later one. `existing`: the valid
+  // checkpoints where there is no record yet. Errors: also kFailedPrecondition (the file system has
+  // no links)
   absl::Status Open(const JobState& state, uint64_t after,
                     const std::vector<CheckpointId>& existing);
-  // A checkpoint counts, and those of earlier generations of the same step do not any more.
+  // A checkpoint is valid, and no longer those of the same step by earlier generations.
   // REQUIRES: is_open()
   absl::Status Commit(const CheckpointId& id, bool* may_exist);
   absl::Status Retire(const std::vector<CheckpointId>& ids);
   absl::Status End(const JobOutcome& outcome);
-  // kAborted: another controller has decided something. Sees that late where the file system shows
-  // an old folder.
+  // kAborted: another controller has appended a record. Where the file system shows a folder as it
+  // was before, this is seen late.
   absl::Status Look();
 
   bool is_open() const;  // Whether this controller has begun a generation.
-  // As far as this controller knows. REQUIRES: is_open()
+  // The last record that this controller knows. REQUIRES: is_open()
   HistoryRecord known() const;
 
  private:
@@ -89,12 +90,12 @@ class History {
   mutable absl::Mutex mutex_;
   const std::function<uint64_t()> random_ ABSL_GUARDED_BY(mutex_);
   bool is_open_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<HistoryRecord> last_ ABSL_GUARDED_BY(mutex_);  // That it knows.
-  std::set<std::string> own_ ABSL_GUARDED_BY(mutex_);          // Nonces
+  std::optional<HistoryRecord> last_ ABSL_GUARDED_BY(mutex_);  // The last one known.
+  std::set<std::string> own_ ABSL_GUARDED_BY(mutex_);  // Nonces of this controller's records.
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);  // kAborted: another controller has taken over.
 };
 
-// Whether a record's list has the checkpoint.
+// Whether the checkpoint is valid by the record's list.
 bool Counts(const HistoryRecord& record, const CheckpointId& id);
 
 }  // namespace thermocline

@@ -1,4 +1,4 @@
-// A file that a manifest lists, checked against the manifest's entry.
+// Checks files against the entries of the manifest that lists them.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_LISTED_FILE_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_LISTED_FILE_H_
 
@@ -20,7 +20,7 @@
 
 namespace thermocline {
 
-// Bytes of such a file that are read at a time.
+// So many bytes of a file are read at a time.
 inline constexpr size_t kListedFileReadBytes = 1 << 20;
 
 // kDataLoss: "'path' is damaged: ..."
@@ -30,18 +30,18 @@ absl::Status DamagedFile(const std::string& path, absl::string_view what);
 absl::StatusOr<std::unique_ptr<ReadFile>> OpenListedFile(Disk* disk, const std::string& path,
                                                          const CheckpointFile& listed);
 
-// Files of checkpoints that have been found whole: none is written twice, so that each needs to be
-// opened only once. Thread-safe.
+// Remembers files of checkpoints that were found whole. No file is written twice, so each needs to
+// be opened only once. Thread-safe.
 class CheckedFiles {
  public:
-  // `threads`: that look at files at the same time.
+  // So many `threads` open files at the same time.
   explicit CheckedFiles(int threads) : threads_(threads) {}
 
-  // Opens the files of `manifest`, below `directory`, that are not known, or not `shown` there.
+  // Opens those files of `manifest`, below `directory`, that are not known or not `shown` there.
   // Errors: those of OpenListedFile for the first file that has any.
   absl::Status Check(Disk* disk, const std::string& directory, const CheckpointManifest& manifest,
                      absl::FunctionRef<bool(const std::string& path)> shown);
-  // Of one that is removed.
+  // Must be called when a file is removed.
   void Forget(const std::string& path);
 
  private:
@@ -50,15 +50,15 @@ class CheckedFiles {
   std::map<std::string, uint64_t> bytes_ ABSL_GUARDED_BY(mutex_);  // By path.
 };
 
-// Called after every piece that is read, with its size in bytes. An error ends the reading with it.
+// Called after every piece that is read, with its size. An error ends the reading, and is returned.
 using OnRead = std::function<absl::Status(uint64_t bytes)>;
 
-// Reads every byte of such a file. Errors: those of OpenListedFile and `on_read`; kDataLoss also:
-// its CRC-32C is another than the manifest says.
+// Reads every byte of a file. Errors: those of OpenListedFile and `on_read`; kDataLoss also where
+// its CRC-32C is not the manifest's.
 absl::Status CheckListedBytes(Disk* disk, const std::string& path, const CheckpointFile& listed,
                               const OnRead& on_read = nullptr);
 
-// CRC-32C of the bytes from `begin` to the end, behind others whose CRC-32C is `crc`.
+// Extends `crc`, the CRC-32C of earlier bytes, by the bytes from `begin` to the end.
 // REQUIRES: begin <= file.size(). Errors: kUnavailable, those of `on_read`
 absl::StatusOr<uint32_t> Crc32cFrom(const ReadFile& file, uint64_t begin, uint32_t crc = 0,
                                     const OnRead& on_read = nullptr);

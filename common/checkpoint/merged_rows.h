@@ -1,6 +1,6 @@
 // The rows of one server's shard of a checkpoint, merged from its files: a row of a later file
-// replaces that of an earlier one, and what was forgotten up to the checkpoint's step is left out.
-// Candidates, keys that have a count and no row yet, come as rows without values.
+// replaces the one of an earlier file, and rows forgotten up to the checkpoint's step are left out.
+// Candidates (keys that have a count and no row yet) come as rows without values.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_MERGED_ROWS_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_MERGED_ROWS_H_
 
@@ -19,22 +19,22 @@
 
 namespace thermocline {
 
-// Which rows of a shard are wanted.
+// A part of a shard's rows: partitions [begin_partition, end_partition).
 struct RowRange {
-  uint32_t begin_partition = 0;  // of every table
+  uint32_t begin_partition = 0;
   uint32_t end_partition = kNumPartitions;
-  std::optional<TableId> table;  // Only of this one; nullopt: of all.
+  std::optional<TableId> table;  // nullopt: all tables.
 };
 
-// One thread at a time; several may read the same files, such as for several ranges.
+// Not thread-safe, but several objects may read the same files, for example for several ranges.
 //
-// Errors of all calls name the file: kDataLoss (damaged, missing, or a row that can't be of this
-// shard: an unknown table, a wrong size, a partition of another server, a later step), kUnavailable
-// (the disk).
+// Errors of all calls name the file: kDataLoss (damaged, missing, or a row that can't belong to
+// this shard: an unknown table, a wrong size, a partition of another server, a later step),
+// kUnavailable (the disk).
 class MergedRows {
  public:
-  // The part of server `shard`. Reads only the blocks that the range needs; nothing where the
-  // server has none of the partitions.
+  // Opens the shard of server `shard`. Reads only the blocks that the range needs; nothing where
+  // the server has none of the partitions.
   //
   // REQUIRES: CheckManifest(manifest) is OK, 0 <= shard < shards_size()
   static absl::StatusOr<std::unique_ptr<MergedRows>> Open(Disk* disk, const std::string& directory,
@@ -43,21 +43,21 @@ class MergedRows {
   MergedRows(const MergedRows&) = delete;
   MergedRows& operator=(const MergedRows&) = delete;
 
-  // The next row, in the order of keys. False: there is none.
+  // Reads the next row, in the order of keys. False: there is none.
   absl::StatusOr<bool> Next(SavedRow* row);
 
-  // Whether every byte of the shard's files is as the manifest says: see RowsFileReader.
+  // Checks every byte of the shard's files against the manifest: see RowsFileReader.
   absl::Status CheckBytes() const;
 
-  // Rows of the files that Next has read, replaced ones too.
+  // How many rows of the files Next has read, replaced ones included.
   uint64_t rows_read() const { return rows_read_; }
 
  private:
   struct Source {
     std::unique_ptr<RowsFileReader> file;
-    SavedRow row;  // its next
+    SavedRow row;  // The next one.
     bool done = false;
-    bool used = true;  // The row was given out, or replaced by one that was.
+    bool used = true;  // Next returned the row, or one that replaces it.
   };
 
   explicit MergedRows(const RowRange& range) : range_(range) {}
@@ -66,12 +66,12 @@ class MergedRows {
   struct Table {
     size_t row_floats = 0;
     bool has_candidates = false;
-    uint32_t oldest_kept = 0;  // RowMeta::changed of what is not forgotten, at least.
+    uint32_t oldest_kept = 0;  // Rows with a smaller RowMeta::changed are forgotten.
   };
 
   const RowRange range_;
-  std::vector<Source> sources_;                  // Oldest first
-  absl::flat_hash_map<uint32_t, Table> tables_;  // by id
+  std::vector<Source> sources_;                  // Oldest first.
+  absl::flat_hash_map<uint32_t, Table> tables_;  // By id.
   int64_t last_step_ = 0;                        // No row was changed later.
   uint32_t first_partition_of_server_ = 0, end_partition_of_server_ = kNumPartitions;
   uint64_t rows_read_ = 0;

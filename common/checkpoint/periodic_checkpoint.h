@@ -1,5 +1,4 @@
-// Which steps have a checkpoint by checkpoint.every_steps, so that every process knows them without
-// being asked.
+// Steps that have a checkpoint by checkpoint.every_steps. Every process knows them by itself.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_PERIODIC_CHECKPOINT_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_PERIODIC_CHECKPOINT_H_
 

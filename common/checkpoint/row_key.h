@@ -1,4 +1,5 @@
-// One row in a rows file: its key, in the order of files, and its value (docs/formats.md).
+// The bytes of one row in a rows file: its key, in the order of files, and its value
+// (docs/formats.md).
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_ROW_KEY_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_ROW_KEY_H_
 
@@ -14,7 +15,7 @@
 
 namespace thermocline {
 
-// Big-endian table id (4 bytes), partition (2), key (8): the order of bytes is that of operator<.
+// Big-endian table id (4 bytes), partition (2), key (8), so that bytes sort as operator< does.
 inline constexpr size_t kRowKeyBytes = 14;
 
 struct RowKey {
@@ -33,11 +34,11 @@ struct RowKey {
   uint64_t Place() const { return uint64_t{table.value()} << 16 | partition; }
 };
 
-// The key of `key` in `table`, its partition computed.
+// Computes the partition.
 RowKey RowKeyOf(TableId table, Key key);
 
 std::array<char, kRowKeyBytes> EncodeRowKey(const RowKey& key);
-// nullopt: not kRowKeyBytes bytes.
+// nullopt: there are not kRowKeyBytes bytes.
 std::optional<RowKey> DecodeRowKey(absl::string_view bytes);
 
 // Little-endian lookups (4 bytes), changed (4), floats (4 each).
@@ -48,7 +49,7 @@ constexpr size_t RowValueBytes(size_t row_floats) { return kRowMetaBytes + 4 * r
 // REQUIRES: out.size() == RowValueBytes(row.size())
 void EncodeRowValue(uint32_t lookups, uint32_t changed, absl::Span<const float> row,
                     absl::Span<char> out);
-// False: no bytes of a row. `row` gets the size of the value.
+// Sets the size of `row`, too. False: these are not the bytes of a row.
 bool DecodeRowValue(absl::string_view bytes, uint32_t* lookups, uint32_t* changed,
                     std::vector<float>* row);
 

@@ -21,17 +21,17 @@ namespace thermocline {
 struct SavedRow {
   RowKey key;
   uint32_t lookups = 0;
-  uint32_t changed = 0;  // Step of the last change + 1
-  absl::Span<const float>
-      values;  // Weights, then optimizer state; valid until the reader's next call.
+  uint32_t changed = 0;  // The step of the last change, plus 1.
+  // Weights, then optimizer state. Valid until the reader's next call.
+  absl::Span<const float> values;
 };
 
-// One thread at a time. The destructor removes an unfinished file.
+// Not thread-safe. The destructor removes an unfinished file.
 class RowsFileWriter {
  public:
-  // `path`: as CheckpointFile has it, below `directory`, which exists; the folder of `path` is made
-  // where it is missing. Replaces an existing file, which a dead process has left. Errors:
-  // kResourceExhausted, kUnavailable
+  // `path` is CheckpointFile's, below `directory`, which exists. Makes the folder of `path` where
+  // it is missing. Replaces a file that a dead process has left. Errors: kResourceExhausted,
+  // kUnavailable
   static absl::StatusOr<std::unique_ptr<RowsFileWriter>> Create(Disk* disk, std::string directory,
                                                                 std::string path);
   ~RowsFileWriter();
@@ -40,7 +40,7 @@ class RowsFileWriter {
   // kUnavailable
   absl::Status Add(const RowKey& key, uint32_t lookups, uint32_t changed,
                    absl::Span<const float> row);
-  // The same, with the partition computed.
+  // The same, but computes the partition.
   absl::Status Add(TableId table, Key key, uint32_t lookups, uint32_t changed,
                    absl::Span<const float> row) {
     return Add(RowKeyOf(table, key), lookups, changed, row);
@@ -48,8 +48,8 @@ class RowsFileWriter {
 
   uint64_t rows() const;
 
-  // The file and its folder are synced. Without any rows there is no file: nullopt, and nothing is
-  // left on the disk. Called once, last. Errors: kResourceExhausted, kUnavailable
+  // Syncs the file and its folder. Without rows there is no file: returns nullopt, and leaves
+  // nothing on the disk. Called once, last. Errors: kResourceExhausted, kUnavailable
   absl::StatusOr<std::optional<CheckpointFile>> Finish();
 
  private:
@@ -59,16 +59,14 @@ class RowsFileWriter {
   const std::unique_ptr<Rep> rep_;
 };
 
-// What a file is read for: one row after the other, or single ones here and there.
+// How a file is read: all its rows in order, or single rows.
 enum class RowsFileUse { kScan, kSingleRows };
 
-// One thread at a time.
-//
-// Errors of all calls name the file: kDataLoss (damaged), kUnavailable (the disk).
+// Not thread-safe. Errors of all calls name the file: kDataLoss (damaged), kUnavailable (the disk).
 class RowsFileReader {
  public:
-  // `file`: as the manifest lists it. Also kDataLoss: it is missing, of another size, or has
-  // another number of rows.
+  // `file` is the manifest's entry. Also kDataLoss where the file is missing, or its size or number
+  // of rows differs.
   static absl::StatusOr<std::unique_ptr<RowsFileReader>> Open(Disk* disk,
                                                               const std::string& directory,
                                                               const CheckpointFile& file,
@@ -78,17 +76,17 @@ class RowsFileReader {
   // A reader of the same open file for another thread, which calls this. REQUIRES: kSingleRows
   std::unique_ptr<RowsFileReader> Share() const;
 
-  // The next row, at first the file's first. False: there is none. Checks that the partition is the
-  // key's and that the keys ascend.
+  // Reads the next row, at first the file's first. False: there is none. Checks that the partition
+  // is the key's and that the keys ascend.
   absl::StatusOr<bool> Next(SavedRow* row);
-  // Moves, forwards or back, to the first row that isn't before `key`.
+  // Moves, forwards or back, so that Next reads the first row whose key is not less than `key`.
   void Seek(const RowKey& key);
 
-  // Whether every byte of the file is as the manifest says. Reads only the bytes that Next has not
-  // read, which are few once it has returned all rows of a kScan. Also kDataLoss: a byte differs.
+  // Checks every byte of the file against the manifest. Reads only bytes that Next has not read;
+  // they are few once it has returned all rows of a kScan. Also kDataLoss where a byte differs.
   absl::Status CheckBytes() const;
 
-  const std::string& path() const;  // Directory included
+  const std::string& path() const;  // With the directory.
 
  private:
   struct File;

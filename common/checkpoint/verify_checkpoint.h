@@ -1,4 +1,4 @@
-// Reads every byte of a checkpoint, to find out whether it can be restored and what it holds.
+// Reads every byte of a checkpoint, to find out whether it can be restored and which rows it has.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_VERIFY_CHECKPOINT_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_VERIFY_CHECKPOINT_H_
 
@@ -15,15 +15,15 @@
 namespace thermocline {
 
 struct VerifiedCheckpoint {
-  Digest model_digest;               // Of all live rows: the digest of servers that restore it.
-  std::map<TableId, uint64_t> rows;  // Live ones, of every table
+  Digest model_digest;               // The digest of servers that restore it.
+  std::map<TableId, uint64_t> rows;  // Rows of every table that are not forgotten.
   uint64_t files = 0;
   uint64_t bytes = 0;
 };
 
-// Sizes, CRC-32C and block checksums of all files, the order of the rows, that tables and
-// partitions are right, and that every row is there. Reads everything once, the shards of several
-// servers on up to `num_threads` threads.
+// Checks sizes, CRC-32C and block checksums of all files, the order of the rows, their tables and
+// partitions, and that no row is missing. Reads everything once, the shards of several servers on
+// up to `num_threads` threads.
 //
 // REQUIRES: CheckManifest(manifest) is OK.
 // Errors: kDataLoss (names the file and what is wrong), kUnavailable (the disk).

@@ -1,7 +1,27 @@
 #include "common/disk/disk.h"
 
+#include <dirent.h>
+#include <fcntl.h>
+#include <mntent.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/disk/retry_io.h"
 
 namespace thermocline {
 namespace {
@@ -12,6 +32,183 @@ std::string FolderOf(const std::string& path) {
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);
 }
+
+absl::Status ErrorOf(absl::string_view what, const std::string& path, int error) {
+  const std::string message = absl::StrCat("can't ", what, " '", path, "': ", std::strerror(error));
+  switch (error) {
+    case ENOENT:
+      return absl::NotFoundError(message);
+    case EEXIST:
+      return absl::AlreadyExistsError(message);
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return absl::ResourceExhaustedError(message);
+    default:
+      return absl::UnavailableError(message);
+  }
+}
+
+// "ext4 at /data": the file system of a file; "its file system" where the system doesn't say.
+std::string FileSystemOf(const std::string& path) {
+  char* const resolved = realpath(path.c_str(), nullptr);
+  const std::string real = resolved == nullptr ? path : resolved;
+  free(resolved);
+  std::string found = "its file system";
+  FILE* const mounts = setmntent("/proc/self/mounts", "re");
+  if (mounts == nullptr) return found;
+  size_t longest = 0;
+  mntent entry;
+  char buffer[4096];
+  while (getmntent_r(mounts, &entry, buffer, sizeof(buffer)) != nullptr) {
+    const absl::string_view at = entry.mnt_dir;
+    const bool is_above = at == "/" || (absl::StartsWith(real, at) &&
+                                        (real.size() == at.size() || real[at.size()] == '/'));
+    // Of file systems mounted at the same place the last one hides the others.
+    if (!is_above || at.size() < longest) continue;
+    longest = at.size();
+    found = absl::StrCat(entry.mnt_type, " at ", at);
+  }
+  endmntent(mounts);
+  return found;
+}
+
+// The error of a write of `bytes` that failed with `error`; says where to make room if the disk is
+// full.
+absl::Status WriteError(const std::string& path, int fd, uint64_t bytes, int error) {
+  absl::Status status = ErrorOf("write", path, error);
+  struct statvfs space;
+  if (!absl::IsResourceExhausted(status) || fstatvfs(fd, &space) != 0) return status;
+  const uint64_t free_bytes = static_cast<uint64_t>(space.f_bavail) * space.f_frsize;
+  return absl::ResourceExhaustedError(absl::StrCat(status.message(), "; ", FileSystemOf(path),
+                                                   " has ", free_bytes, " bytes free, and ", bytes,
+                                                   " bytes were to be written"));
+}
+
+// The path, or the nearest folder above it that is there.
+std::string NearestExisting(std::string path) {
+  while (access(path.c_str(), F_OK) != 0) {
+    const size_t slash = path.rfind('/');
+    if (slash == std::string::npos) return ".";
+    path.resize(std::max<size_t>(slash, 1));
+  }
+  return path;
+}
+
+// An open file descriptor.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+absl::StatusOr<Descriptor> OpenFile(absl::string_view what, const std::string& path, int flags) {
+  constexpr mode_t kMode = 0644;
+  for (;;) {
+    const int fd = open(path.c_str(), flags | O_CLOEXEC, kMode);
+    if (fd >= 0) return Descriptor(fd);
+    if (errno != EINTR) return ErrorOf(what, path, errno);
+  }
+}
+
+class PosixAppendFile : public AppendFile {
+ public:
+  PosixAppendFile(std::string path, Descriptor fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+
+  absl::Status Append(absl::Span<const absl::string_view> pieces) override {
+    std::vector<iovec> left;
+    for (absl::string_view piece : pieces) {
+      if (!piece.empty()) left.push_back({const_cast<char*>(piece.data()), piece.size()});
+    }
+    for (size_t at = 0; at < left.size();) {
+      const int count = static_cast<int>(std::min<size_t>(left.size() - at, IOV_MAX));
+      ssize_t written = writev(fd_.get(), &left[at], count);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) {
+        const int error = errno;
+        uint64_t bytes = 0;
+        for (size_t i = at; i < left.size(); ++i) bytes += left[i].iov_len;
+        return WriteError(path_, fd_.get(), bytes, error);
+      }
+      for (; at < left.size() && static_cast<size_t>(written) >= left[at].iov_len; ++at) {
+        written -= static_cast<ssize_t>(left[at].iov_len);
+      }
+      if (written > 0) {
+        left[at].iov_base = static_cast<char*>(left[at].iov_base) + written;
+        left[at].iov_len -= static_cast<size_t>(written);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Sync() override {
+    if (fdatasync(fd_.get()) == 0) return absl::OkStatus();
+    return absl::UnavailableError(ErrorOf("sync", path_, errno).message());
+  }
+
+  absl::Status Truncate(uint64_t bytes) override {
+    if (ftruncate(fd_.get(), static_cast<off_t>(bytes)) == 0) return absl::OkStatus();
+    return absl::UnavailableError(ErrorOf("truncate", path_, errno).message());
+  }
+
+  void StartWriteback(uint64_t end) override {
+    if (end <= written_back_) return;
+    // Ignores errors: Sync returns them.
+    sync_file_range(fd_.get(), static_cast<off64_t>(written_back_),
+                    static_cast<off64_t>(end - written_back_), SYNC_FILE_RANGE_WRITE);
+    written_back_ = end;
+  }
+
+ private:
+  const std::string path_;
+  const Descriptor fd_;        // Opened with O_APPEND.
+  uint64_t written_back_ = 0;  // As far as StartWriteback has asked for it.
+};
+
+class PosixReadFile : public ReadFile {
+ public:
+  PosixReadFile(std::string path, Descriptor fd, uint64_t size)
+      : path_(std::move(path)), fd_(std::move(fd)), size_(size) {}
+
+  uint64_t size() const override { return size_; }
+
+  absl::Status ReadAt(uint64_t offset, absl::Span<char> out) const override {
+    CHECK_LE(offset + out.size(), size_);
+    while (!out.empty()) {
+      const ssize_t got = RetryIo(
+          [&] { return pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(offset)); });
+      if (got < 0) return absl::UnavailableError(ErrorOf("read", path_, errno).message());
+      if (got == 0) {
+        return absl::UnavailableError(
+            absl::StrCat("'", path_, "' became shorter while it was read"));
+      }
+      offset += static_cast<uint64_t>(got);
+      out.remove_prefix(static_cast<size_t>(got));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::string path_;
+  const Descriptor fd_;
+  const uint64_t size_;
+};
+
+class PosixDirectoryLock : public DirectoryLock {
+ public:
+  explicit PosixDirectoryLock(Descriptor fd) : fd_(std::move(fd)) {}
+
+ private:
+  const Descriptor fd_;
+};
 
 }  // namespace
 
@@ -30,6 +227,123 @@ absl::Status CreateDirectories(Disk* disk, const std::string& path) {
   // need not be synced.
   const absl::Status synced = disk->SyncDirectory(folder);
   return absl::IsPermissionDenied(synced) ? absl::OkStatus() : synced;
+}
+
+// PosixDisk
+// ------------------------------------------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<AppendFile>> PosixDisk::Create(const std::string& path) {
+  ASSIGN_OR_RETURN(Descriptor fd, OpenFile("create", path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND));
+  return std::make_unique<PosixAppendFile>(path, std::move(fd));
+}
+
+absl::StatusOr<std::unique_ptr<AppendFile>> PosixDisk::OpenToAppend(const std::string& path) {
+  ASSIGN_OR_RETURN(Descriptor fd, OpenFile("open", path, O_WRONLY | O_APPEND));
+  return std::make_unique<PosixAppendFile>(path, std::move(fd));
+}
+
+absl::StatusOr<std::unique_ptr<ReadFile>> PosixDisk::Open(const std::string& path) {
+  ASSIGN_OR_RETURN(Descriptor fd, OpenFile("open", path, O_RDONLY));
+  struct stat info;
+  if (fstat(fd.get(), &info) != 0) return ErrorOf("stat", path, errno);
+  return std::make_unique<PosixReadFile>(path, std::move(fd), static_cast<uint64_t>(info.st_size));
+}
+
+absl::Status PosixDisk::Truncate(const std::string& path, uint64_t bytes) {
+  ASSIGN_OR_RETURN(const Descriptor fd, OpenFile("open", path, O_WRONLY));
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 || fsync(fd.get()) != 0) {
+    return absl::UnavailableError(ErrorOf("truncate", path, errno).message());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PosixDisk::Rename(const std::string& from, const std::string& to) {
+  if (rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+  return ErrorOf("rename", from, errno);
+}
+
+absl::Status PosixDisk::Link(const std::string& from, const std::string& to) {
+  if (link(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+  const int error = errno;
+  if (error != EPERM && error != EOPNOTSUPP && error != ENOSYS && error != EMLINK) {
+    return ErrorOf("link", error == EEXIST ? to : from, error);
+  }
+  return absl::FailedPreconditionError(absl::StrCat(ErrorOf("link", from, error).message(), "; ",
+                                                    FileSystemOf(from), " may have no hard links"));
+}
+
+absl::Status PosixDisk::Remove(const std::string& path) {
+  if (unlink(path.c_str()) == 0) return absl::OkStatus();
+  return ErrorOf("remove", path, errno);
+}
+
+absl::Status PosixDisk::CreateDirectory(const std::string& path) {
+  constexpr mode_t kMode = 0755;
+  if (mkdir(path.c_str(), kMode) == 0) return absl::OkStatus();
+  const int error = errno;
+  struct stat info;
+  if (error == EEXIST && stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(ErrorOf("create folder", path, error).message());
+}
+
+absl::Status PosixDisk::RemoveDirectory(const std::string& path) {
+  if (rmdir(path.c_str()) == 0) return absl::OkStatus();
+  const int error = errno;
+  if (error != EEXIST && error != ENOTEMPTY) return ErrorOf("remove folder", path, error);
+  return absl::FailedPreconditionError(ErrorOf("remove folder", path, ENOTEMPTY).message());
+}
+
+absl::StatusOr<std::vector<std::string>> PosixDisk::List(const std::string& directory) {
+  DIR* const open_directory = opendir(directory.c_str());
+  if (open_directory == nullptr) return ErrorOf("list", directory, errno);
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = readdir(open_directory)) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+    errno = 0;
+  }
+  const int error = errno;
+  closedir(open_directory);
+  if (error != 0) return ErrorOf("list", directory, error);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::Status PosixDisk::SyncDirectory(const std::string& directory) {
+  if (faccessat(AT_FDCWD, directory.c_str(), R_OK, AT_EACCESS) != 0 && errno == EACCES) {
+    return absl::PermissionDeniedError(ErrorOf("sync", directory, EACCES).message());
+  }
+  ASSIGN_OR_RETURN(const Descriptor fd, OpenFile("open", directory, O_RDONLY | O_DIRECTORY));
+  if (fsync(fd.get()) == 0) return absl::OkStatus();
+  return absl::UnavailableError(ErrorOf("sync", directory, errno).message());
+}
+
+absl::StatusOr<std::unique_ptr<DirectoryLock>> PosixDisk::Lock(const std::string& directory) {
+  ASSIGN_OR_RETURN(Descriptor fd, OpenFile("open", directory, O_RDONLY | O_DIRECTORY));
+  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("'", directory, "' is in use by another process"));
+    }
+    return absl::UnavailableError(ErrorOf("lock", directory, errno).message());
+  }
+  return std::make_unique<PosixDirectoryLock>(std::move(fd));
+}
+
+std::string DescribeFullDisk(const std::string& path, int error) {
+  if (error != ENOSPC && error != EDQUOT) return "";
+  const std::string there = NearestExisting(path);
+  struct statvfs space;
+  if (statvfs(there.c_str(), &space) != 0) return "; the disk is full";
+  const uint64_t free_bytes = static_cast<uint64_t>(space.f_bavail) * space.f_frsize;
+  return absl::StrCat("; the disk is full: ", FileSystemOf(there), " has ", free_bytes,
+                      " bytes free",
+                      space.f_files > 0 && space.f_favail == 0 ? ", and no room for another file"
+                      : error == EDQUOT                        ? ", beyond the quota"
+                                                               : "");
 }
 
 }  // namespace thermocline

@@ -1,9 +1,8 @@
 // Files behind an interface: the disks of tests and of the simulation lose, reorder and refuse
 // writes as a real disk may.
 //
-// After an error: a failed Append may have written some of its bytes. After a failed Sync the
-// content of the medium is unknown, so the process has to end (fsync is never retried). Every
-// message names the file.
+// A failed Append may have written some of its bytes. After a failed Sync the content of the medium
+// is unknown, so the process has to end (fsync is never retried). Every error names the file.
 #ifndef THERMOCLINE_COMMON_DISK_DISK_H_
 #define THERMOCLINE_COMMON_DISK_DISK_H_
 
@@ -20,8 +19,8 @@
 
 namespace thermocline {
 
-// A file that grows at its end. One thread appends; Sync may run beside it, on another.
-// Destruction closes it and syncs nothing.
+// A file that grows at its end. One thread appends; another may call Sync meanwhile. Destruction
+// closes the file without a sync.
 class AppendFile {
  public:
   virtual ~AppendFile() = default;
@@ -30,16 +29,16 @@ class AppendFile {
   // Errors: kResourceExhausted (the disk is full; names the file system, its free space and the
   // size of the write), kUnavailable (any other).
   virtual absl::Status Append(absl::Span<const absl::string_view> pieces) = 0;
-  // Puts all that was appended before the call on the medium. Errors: kUnavailable
+  // Puts everything appended before the call on the medium. Errors: kUnavailable
   virtual absl::Status Sync() = 0;
-  // Shortens the file, for example to remove what a failed Append left. Errors: kUnavailable
+  // Shortens the file, for example to remove the bytes of a failed Append. Errors: kUnavailable
   virtual absl::Status Truncate(uint64_t bytes) = 0;
-  // A hint: starts to write what was appended up to `end` to the medium, so that the next Sync is
-  // short. Does not wait, and promises nothing.
+  // A hint to begin writing the bytes up to `end` to the medium, so that the next Sync is short.
+  // Does not wait, and promises nothing.
   virtual void StartWriteback(uint64_t /*end*/) {}
 };
 
-// A file of fixed content. Thread-safe.
+// A file whose content is fixed. Thread-safe.
 class ReadFile {
  public:
   virtual ~ReadFile() = default;
@@ -50,7 +49,8 @@ class ReadFile {
   virtual absl::Status ReadAt(uint64_t offset, absl::Span<char> out) const = 0;
 };
 
-// Held as long as it lives; the operating system releases it when the process dies.
+// A lock that is held until the object is destroyed. The operating system releases it when the
+// process dies.
 class DirectoryLock {
  public:
   virtual ~DirectoryLock() = default;
@@ -61,10 +61,10 @@ class Disk {
  public:
   virtual ~Disk() = default;
 
-  // A new file. It survives a crash of the host only after SyncDirectory of its folder.
+  // Makes a file. It survives a crash of the host only after SyncDirectory of its folder.
   // Errors: kAlreadyExists, kResourceExhausted, kUnavailable
   virtual absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) = 0;
-  // An existing file, to go on at its end. Errors: kNotFound, kUnavailable
+  // Opens an existing file to append to it. Errors: kNotFound, kUnavailable
   virtual absl::StatusOr<std::unique_ptr<AppendFile>> OpenToAppend(const std::string& path) = 0;
   // Errors: kNotFound, kUnavailable
   virtual absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) = 0;
@@ -72,23 +72,23 @@ class Disk {
   virtual absl::Status Truncate(const std::string& path, uint64_t bytes) = 0;
   // Replaces `to` in one step. Errors: kNotFound, kUnavailable
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
-  // Gives the file `from` a second name in one step; of several that try, one succeeds. Errors:
-  // kAlreadyExists (`to` is there), kNotFound, kFailedPrecondition (the file system has no links),
-  // kResourceExhausted, kUnavailable
+  // Gives the file `from` a second name in one step. Of several processes that try, one succeeds.
+  // Errors: kAlreadyExists (`to` exists), kNotFound, kFailedPrecondition (the file system has no
+  // links), kResourceExhausted, kUnavailable
   virtual absl::Status Link(const std::string& from, const std::string& to) = 0;
   // Errors: kNotFound, kUnavailable
   virtual absl::Status Remove(const std::string& path) = 0;
 
-  // OK where it exists. Errors: kUnavailable
+  // OK where the folder exists already. Errors: kUnavailable
   virtual absl::Status CreateDirectory(const std::string& path) = 0;
-  // Errors: kNotFound, kFailedPrecondition (something is in it), kUnavailable
+  // Errors: kNotFound, kFailedPrecondition (the folder is not empty), kUnavailable
   virtual absl::Status RemoveDirectory(const std::string& path) = 0;
   // Names of the files and folders in a folder, sorted. Errors: kNotFound, kUnavailable
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& directory) = 0;
   // Puts the creations, renames and removals in the folder so far on the medium.
-  // Errors: kPermissionDenied (it must not be read), kUnavailable
+  // Errors: kPermissionDenied (this process may not read the folder), kUnavailable
   virtual absl::Status SyncDirectory(const std::string& directory) = 0;
-  // Errors: kFailedPrecondition (another process holds it), kUnavailable
+  // Errors: kFailedPrecondition (another process holds the lock), kUnavailable
   virtual absl::StatusOr<std::unique_ptr<DirectoryLock>> Lock(const std::string& directory) = 0;
 };
 
@@ -113,9 +113,9 @@ class PosixDisk : public Disk {
 // medium. Errors: kUnavailable
 absl::Status CreateDirectories(Disk* disk, const std::string& path);
 
-// The end of the message of a write or a new file at `path` that failed with `error` (errno):
-// "; the disk is full: ext4 at /data has 40960 bytes free", or "" where the disk is not full.
-// `path` need not exist; its folder should.
+// The end of a message about a write or a new file at `path` that failed with `error` (errno): ";
+// the disk is full: ext4 at /data has 40960 bytes free", or "" where the disk is not full. `path`
+// need not exist; its folder should.
 std::string DescribeFullDisk(const std::string& path, int error);
 
 }  // namespace thermocline

@@ -18,11 +18,11 @@ namespace thermocline {
 
 struct NpyHeader {
   std::string dtype;           // As written: "<f4", "<i4", "<i8", ...
-  std::vector<int64_t> shape;  // May be empty: one number.
-  int64_t data_offset = 0;     // Of the first element in the file.
+  std::vector<int64_t> shape;  // Empty: a single number.
+  int64_t data_offset = 0;     // The place of the first element in the file.
 
   int64_t num_elements() const;
-  int element_bytes() const;  // 0: a dtype that isn't a plain little-endian number
+  int element_bytes() const;  // 0: the dtype isn't a plain little-endian number.
 };
 
 // "float32", "int64", ...; `dtype` itself where it is unknown.
@@ -30,7 +30,7 @@ std::string NpyDtypeName(absl::string_view dtype);
 // "[100, 13]"
 std::string NpyShapeName(const std::vector<int64_t>& shape);
 
-// Parses the front of a file. `path` is for messages.
+// Parses the beginning of a file. `path` is for messages.
 // Errors: kInvalidArgument (not an .npy file, a version or header that isn't understood, Fortran
 // order), kDataLoss (`bytes` ends within the header).
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view bytes, const std::string& path);
@@ -60,10 +60,10 @@ class MappedNpy {
   const size_t bytes_;
 };
 
-// Writes an array row by row, so that it never is in memory as a whole.
+// Writes an array row by row, so that it is never in memory as a whole.
 class NpyWriter {
  public:
-  // row_shape: the shape of one row; the number of rows comes in front of it.
+  // row_shape: the shape of one row. The array's shape is the number of rows, then row_shape.
   // Errors of all calls: kUnavailable (the disk: file and reason), kNotFound (no such folder).
   static absl::StatusOr<std::unique_ptr<NpyWriter>> Create(const std::string& path,
                                                            absl::string_view dtype,

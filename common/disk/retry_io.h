@@ -1,4 +1,4 @@
-// Reading while a disk, or the way to it, has trouble for a moment.
+// Retries reads while a disk, or the way to it, is in trouble for a moment.
 #ifndef THERMOCLINE_COMMON_DISK_RETRY_IO_H_
 #define THERMOCLINE_COMMON_DISK_RETRY_IO_H_
 
@@ -10,16 +10,16 @@
 
 namespace thermocline {
 
-// How long trouble is waited out. Beyond it the caller reports kUnavailable.
+// Trouble that lasts longer is reported as kUnavailable.
 inline constexpr absl::Duration kIoPatience = absl::Seconds(2);
 
 // Whether a system call that failed with `error` may succeed later: a medium that can't be read
 // (EIO), a network file system whose server does not answer, or has been restarted (ESTALE).
 bool IsIoTrouble(int error);
 
-// Calls `io`, which returns -1 and sets errno where it fails, again as long as it fails with EINTR,
-// or for kIoPatience in such trouble, with growing pauses. Returns what it returned last; errno is
-// of that call. REQUIRES: a call that failed has changed nothing.
+// Calls `io`, which returns -1 and sets errno where it fails. Repeats it as long as it fails with
+// EINTR, and for kIoPatience, with growing pauses, while IsIoTrouble(errno). Returns the last
+// result; errno is the last call's. REQUIRES: a call that failed has changed nothing.
 ssize_t RetryIo(absl::FunctionRef<ssize_t()> io,
                 absl::FunctionRef<void(absl::Duration)> pause = absl::SleepFor);
 

@@ -1,5 +1,5 @@
-// How the budget of a worker's cache is divided among the tables: the worker allocates so, and the
-// plan of a job computes with it.
+// Divides the budget of a worker's cache among the tables, for the worker's allocation and for the
+// plan of a job.
 #ifndef THERMOCLINE_COMMON_JOB_CACHE_LAYOUT_H_
 #define THERMOCLINE_COMMON_JOB_CACHE_LAYOUT_H_
 
@@ -15,17 +15,17 @@ namespace thermocline {
 
 // The slab of one table group: the tables of the same dim, optimizer and placement.
 struct CacheGroupLayout {
-  std::vector<int32_t> tables;  // indices into JobTables::sparse
+  std::vector<int32_t> tables;  // Indices into JobTables::sparse.
   int dim = 0;
-  int row_floats = 0;  // of a row held: weights, and optimizer state where this worker updates them
-  int64_t stride = 0;  // floats from one row of the slab to the next
-  int32_t batch_rows = 0;    // the most distinct keys of one batch
-  int32_t staging_rows = 0;  // of the slab: for the rows of one batch, if they go there
-  int32_t capacity = 0;      // rows held
-  // False: none is held. The servers decide which keys of its tables have a row, or their
-  // placement is REMOTE.
+  int row_floats = 0;  // Per held row: weights, and optimizer state where this worker updates rows.
+  int64_t stride = 0;  // Floats from one row of the slab to the next.
+  int32_t batch_rows = 0;    // A batch has at most so many distinct keys.
+  int32_t staging_rows = 0;  // Rows of the slab for the rows of one batch.
+  int32_t capacity = 0;      // The slab holds at most so many rows.
+  // False: no row is held, since the servers decide which keys have a row, or the placement is
+  // REMOTE.
   bool holds_rows = true;
-  // Placement DEVICE: every row is held from its first use on, and none is a victim. So none needs
+  // Placement DEVICE: every row is held from its first use on and never evicted, so no row needs
   // staging.
   bool keeps_rows = false;
 
@@ -36,27 +36,26 @@ struct CacheLayout {
   uint64_t budget_bytes = 0;
   std::vector<CacheGroupLayout> groups;
   int64_t capacity_rows() const;
-  int64_t kept_capacity_rows() const;  // Of those: of groups that keep them.
+  int64_t kept_capacity_rows() const;  // Of groups with keeps_rows.
   uint64_t capacity_bytes() const;
 };
 
-// Above it, the numbers of rows and of their entries would not fit.
+// With more rows, the numbers of rows and of their entries would overflow.
 inline constexpr int64_t kMaxCacheCapacity = int64_t{1} << 29;
 
 // The table groups of a job in the order of their first tables, without rows.
 std::vector<CacheGroupLayout> GroupTables(const JobTables& tables, bool with_state);
 
-// The error of a worker whose rows of placement DEVICE need more than it has for them
-// (kInvalidArgument).
-//   table: one whose key found no room; name: its
-//   rows: of its group, held so far and those that found no room
+// The error of a worker without room for the rows of placement DEVICE (kInvalidArgument).
+//   table, name: the table of a key that found no room
+//   rows: how many rows its group would need so far
 absl::Status NoRoomToKeep(const CacheLayout& layout, int32_t table, const std::string& name,
                           int64_t rows);
 
 enum class CacheUse {
-  kOwned,   // by the only worker: rows are held with their optimizer state
-  kShared,  // of each row one of several workers is the owner, and holds it in the same way
-  kCopies,  // by one of several workers: without state
+  kOwned,   // The only worker holds rows with their optimizer state.
+  kShared,  // Each row has an owner among several workers, which holds it in the same way.
+  kCopies,  // Each of several workers holds rows without state.
 };
 
 // Divides a budget. batch_samples: this worker's share of a batch. A batch has at most one distinct

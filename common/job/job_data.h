@@ -1,4 +1,4 @@
-// What the data stanza and the features of a job mean: both forms of `data` as one, ranges of
+// Interprets the data stanza and the features of a job: both forms of `data` as one, ranges of
 // column names, and the features of each kind.
 #ifndef THERMOCLINE_COMMON_JOB_JOB_DATA_H_
 #define THERMOCLINE_COMMON_JOB_JOB_DATA_H_
@@ -10,26 +10,26 @@
 
 namespace thermocline {
 
-// Columns of a kind that a job has at most; no range or count makes more features.
+// A job has at most so many columns of a kind. No range or count makes more features.
 inline constexpr uint32_t kMaxColumns = 4096;
 
-// The data of a resolved job in the long form (data.train, test, split and label), whichever it
-// was written in.
+// The data of a resolved job in the long form (data.train, test, split and label), even if it is
+// written in the short form.
 Data DescribeData(const Data& resolved);
 
 inline bool IsNpy(const Data& data) {
   return data.has_train() ? data.train().has_npy() : data.format() == Data::DLRM_NPY;
 }
 
-// What differs between two files of a job's data but their paths: "has 12 bytes, and had 10"; "":
-// nothing, or one of them can't be told from others.
+// How a file of a job's data differs from before: "has 12 bytes, and had 10"; "": it doesn't, or it
+// can't be seen. Paths are not compared.
 std::string DescribeChange(const DataFile& now, const DataFile& before);
 
-// The names of the columns, as far as the job alone tells: {} where a header or a schema does.
+// The names of the columns if the job has them; {} where a header or a schema does.
 std::vector<std::string> TextColumns(const Data::Files& files);
 
-// "C1..C3" as C1, C2, C3; any other name as itself. A range that is none (C3..C1, C1..D3) or has
-// more than kMaxColumns names is left as it is.
+// Expands "C1..C3" to C1, C2, C3. Other names, malformed ranges (C3..C1, C1..D3) and ranges of more
+// than kMaxColumns names stay as they are.
 std::vector<std::string> ExpandColumns(
     const google::protobuf::RepeatedPtrField<std::string>& columns);
 
@@ -45,8 +45,8 @@ inline bool IsNumeric(const Feature& feature) { return feature.has_numeric(); }
 std::vector<const Feature*> EmbeddedFeatures(const Job& resolved);
 std::vector<const Feature*> NumericFeatures(const Job& resolved);
 
-// For every feature of the resolved job, which stanza of the job as it was `written` it comes from;
-// those after the last come from no stanza.
+// For every feature of the resolved job, the position of its stanza in the job as it was `written`.
+// Features after the last one come from no stanza.
 std::vector<int> FeatureStanzas(const Job& written);
 
 }  // namespace thermocline

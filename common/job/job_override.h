@@ -32,7 +32,7 @@ absl::StatusOr<std::vector<JobPathStep>> ParseJobPath(absl::string_view path,
 
 std::vector<std::string> FieldNames(const google::protobuf::Descriptor* message);
 
-// Of enumerations: " (did you mean 'HEX'?)" where a value's name is near; "": none is.
+// " (did you mean 'HEX'?)" if an enum value has a similar name; else "".
 std::string EnumHint(absl::string_view value, const std::vector<std::string>& names);
 
 // Applies "path.to.field=value" and returns the path.
@@ -45,8 +45,8 @@ std::string EnumHint(absl::string_view value, const std::vector<std::string>& na
 // Errors: kInvalidArgument (names the assignment, the path and what was wrong).
 absl::StatusOr<std::string> ApplyOverride(absl::string_view assignment, Job* job);
 
-// Removes the field at `path` from the job: a value, a message or a whole list. A field that is not
-// set stays so.
+// Removes the field at `path` from the job: a value, a message or a whole list. Does nothing if it
+// is not set.
 //
 // Errors: kInvalidArgument (names the path and what was wrong; an element of a list cannot be
 // removed).

@@ -21,9 +21,9 @@ namespace thermocline {
 // `--clear`.
 class JobSource {
  public:
-  // Parses a job in protobuf's text format, takes out the fields `cleared` and applies the
-  // overrides in order. `file` is what errors call the text. Errors: kInvalidArgument:
-  // "FILE:LINE:COLUMN: what is wrong", with a suggestion for a misspelt field or enum value; or
+  // Parses a job in protobuf's text format, removes the fields `cleared` and applies the overrides
+  // in order. `file` is what errors call the text. Errors: kInvalidArgument: "FILE:LINE:COLUMN:
+  // what is wrong", with a suggestion for a misspelt field or enum value; or
   // "--set path=value: what is wrong", "--clear path: what is wrong".
   static absl::StatusOr<JobSource> Parse(absl::string_view text, absl::string_view file,
                                          const std::vector<std::string>& overrides,
@@ -69,16 +69,15 @@ void ResolveJob(Job* job);
 // Errors: kInvalidArgument: "FILE:12: train.batch_size is 0; it must be at least 1".
 absl::Status ValidateJob(const Job& resolved, const JobSource& source);
 
-// Its parts for `data` and for what the features read and become.
+// ValidateJob calls these for `data` and for the features.
 absl::Status ValidateData(const Job& resolved, const JobSource& source);
 absl::Status ValidateFeatures(const Job& resolved, const JobSource& source);
-// And for what keeps rows on devices: `cache`, `fae`, `calibration`.
-absl::Status ValidateDeviceRows(const Job& resolved, const JobSource& source);
-// What scores held-out rows, at `path`, needs some. or_else: what would do instead, after the rest.
+// kInvalidArgument, at `path`, where the job has no held-out rows to score. or_else: an
+// alternative, at the end of the message.
 absl::Status CheckHeldOut(const Job& resolved, const JobSource& source, const std::string& path,
                           const char* or_else = "");
 
-// A table's or a cache's memory.
+// The least memory of a table or a cache.
 inline constexpr uint64_t kMinMemoryBudgetBytes = 64 << 10;
 
 // kInvalidArgument, at `path`, where `value` is not in [low, high].
@@ -90,12 +89,8 @@ absl::Status CheckRange(const JobSource& source, absl::string_view path, uint64_
 absl::Status CheckSize(const JobSource& source, absl::string_view path, absl::string_view text,
                        uint64_t low_bytes);
 
-// kInvalidArgument, at `path`, where `text` is not a size ("512MiB") between `low_bytes` and a
-// pebibyte.
-absl::Status CheckSize(const JobSource& source, absl::string_view path, absl::string_view text,
-                       uint64_t low_bytes);
-
-// kInvalidArgument where `name` is empty, too long or has other than letters, digits, '_' and '-'.
+// kInvalidArgument where `name` is empty or too long, or has characters other than letters, digits,
+// '_' and '-'.
 absl::Status CheckName(const JobSource& source, absl::string_view path, absl::string_view name);
 
 }  // namespace thermocline

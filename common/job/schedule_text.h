@@ -1,5 +1,5 @@
-// Where the hot and cold batches of a job stand, as one line of text: in a worker's --schedule, and
-// in what workers report.
+// The state of a job's schedule of hot and cold batches as one line of text, for a worker's
+// --schedule and workers' reports.
 #ifndef THERMOCLINE_COMMON_JOB_SCHEDULE_TEXT_H_
 #define THERMOCLINE_COMMON_JOB_SCHEDULE_TEXT_H_
 
@@ -11,10 +11,10 @@
 
 namespace thermocline {
 
-// ParseSchedule gives the same back, to the last bit.
+// ParseSchedule returns the same state, to the last bit.
 std::string ScheduleToText(const ScheduleState& state);
 
-// Errors: kInvalidArgument (no such text; numbers below 0).
+// Errors: kInvalidArgument (malformed, or numbers below 0).
 absl::StatusOr<ScheduleState> ParseSchedule(absl::string_view text);
 
 }  // namespace thermocline

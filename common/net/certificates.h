@@ -1,5 +1,5 @@
-// The certificates of a job: each process shows one that says which job it belongs to and what its
-// role is, and so what it may do (roles.h).
+// The certificates of a job. A process's certificate names its job and its role, and so decides
+// which methods it may call (roles.h).
 //
 // A job has a certificate authority of its own. It signs X.509 certificates over keys on the curve
 // P-256; the URI thermocline://JOB/ROLE in them (a subject alternative name) names job and role.
@@ -36,13 +36,13 @@ bool operator==(const Identity& a, const Identity& b);
 
 // thermocline://JOB/ROLE
 std::string IdentityUri(const Identity& identity);
-// None where `uri` has another form, or names another role.
+// nullopt where `uri` has another form, or names an unknown role.
 std::optional<Identity> ParseIdentityUri(absl::string_view uri);
 
-// Of a PEM text's first certificate; none where it names no job and role.
+// The identity in a PEM text's first certificate; nullopt where it names no job and role.
 std::optional<Identity> IdentityOf(absl::string_view certificate_pem);
 
-// What a process makes for itself: its private key never leaves it; the request goes to the
+// A process makes these for itself. The private key never leaves it; the request goes to the
 // authority, which signs a certificate for the key.
 struct KeyAndRequest {
   std::string private_key;
@@ -50,32 +50,33 @@ struct KeyAndRequest {
 };
 absl::StatusOr<KeyAndRequest> MakeKeyAndRequest();
 
-// Certificates begin so long before they are made, since clocks of hosts differ.
+// Certificates are valid from so long before they are made, since clocks of hosts differ.
 inline constexpr absl::Duration kClockSkew = absl::Minutes(5);
 inline constexpr absl::Duration kAuthorityLifetime = absl::Hours(24 * 3650);
 
 // Thread-safe; copies are the same authority.
 class CertificateAuthority {
  public:
-  // A new one. Errors: kInvalidArgument (a job's name has letters, digits, '_' and '-').
+  // Makes a new authority. Errors: kInvalidArgument (a job's name has letters, digits, '_' and
+  // '-').
   static absl::StatusOr<CertificateAuthority> Create(const std::string& job,
                                                      absl::Duration lifetime = kAuthorityLifetime,
                                                      absl::Time now = absl::Now());
-  // One whose texts were kept. `name`: how errors call it, such as its file.
+  // Makes an authority from its texts. `name` is what errors call it, such as its file.
   // Errors: kInvalidArgument (no PEM; a key of another certificate; not made by Create).
   static absl::StatusOr<CertificateAuthority> FromPem(const std::string& certificate,
                                                       const std::string& private_key,
                                                       absl::string_view name);
 
   const std::string& job() const { return job_; }
-  // Public: those who trust the job's certificates have it as their CA.
+  // Public: whoever trusts the job's certificates uses it as the CA.
   const std::string& ca_pem() const { return certificate_; }
-  // Secret: who has it can act as any process of the job.
+  // Secret: its owner can act as any process of the job.
   const std::string& private_key_pem() const { return private_key_; }
 
-  // A certificate of `role` for the key of `request`; nothing else of the request counts. `hosts`:
-  // names and addresses under which the process is reached; a process of another role than reader
-  // and node serves, and needs them. It ends with the authority at the latest.
+  // Signs a certificate of `role` for the key of `request`; the rest of the request is ignored.
+  // `hosts`: names and addresses under which the process is reached. Processes of all roles but
+  // reader and node serve, and need them. The certificate ends with the authority at the latest.
   // Errors: kInvalidArgument (no request, its signature is wrong, its key is not on P-256; a host
   // that is neither a name nor an address).
   absl::StatusOr<std::string> Sign(const std::string& request, Role role,
@@ -92,12 +93,12 @@ class CertificateAuthority {
 // ------------------------------------------------------------------------------------------------
 // A folder of certificates: ca.pem, and for each role ROLE.pem with its key ROLE.key.
 
-// Writes a file that only its owner may read (mode 0600). `replaces`: whether it may be there; it
-// is then replaced as a whole. Errors: kAlreadyExists, kUnavailable (name the file).
+// Writes a file that only its owner may read (mode 0600). With `replaces`, an existing file is
+// replaced as a whole. Errors: kAlreadyExists, kUnavailable (name the file).
 absl::Status WritePrivateFile(const std::string& path, absl::string_view text, bool replaces);
 
 // Makes `directory` where it is missing (mode 0700) and writes ca.pem and the files of `roles`;
-// `with_key`: also ca.key, the authority's key. Errors: kAlreadyExists (one of the files is there;
+// `with_key`: also ca.key, the authority's key. Errors: kAlreadyExists (one of the files exists;
 // nothing is written), kUnavailable, Sign's.
 absl::Status WriteCertificates(const CertificateAuthority& authority, const std::string& directory,
                                const std::vector<Role>& roles,

@@ -1,5 +1,5 @@
-// The control plane of one server or worker, for the launcher and the worker: one blocking call per
-// method, each with a timeout. Thread-safe.
+// The control plane of one server or worker, as launchers and workers call it: one blocking call
+// per method, each with a timeout. Thread-safe.
 #ifndef THERMOCLINE_COMMON_NET_CONTROL_CLIENT_H_
 #define THERMOCLINE_COMMON_NET_CONTROL_CLIENT_H_
 
@@ -26,8 +26,8 @@ class ControlClient {
 
   const std::string& address() const { return address_; }
 
-  // Every error names the method and the address. Of all methods: kUnavailable (no process listens
-  // there, or the handshake failed: says why), kDeadlineExceeded, kPermissionDenied (our
+  // Every error names the method and the address. All methods may return kUnavailable (no process
+  // listens there, or the handshake failed: says why), kDeadlineExceeded, kPermissionDenied (our
   // certificate is of another job or role).
 
   // Also kFailedPrecondition (another protocol version; configured already, and differently),
@@ -35,15 +35,16 @@ class ControlClient {
   absl::StatusOr<ConfigureReply> Configure(const ConfigureRequest& request, absl::Duration timeout);
   absl::StatusOr<ServerStats> GetStats(absl::Duration timeout);
   // Also kFailedPrecondition (not configured; another job or generation), kResourceExhausted (the
-  // server computes another).
+  // server computes another digest).
   absl::StatusOr<GetDigestReply> GetDigest(const std::string& job_id, uint64_t generation,
                                            absl::Duration timeout);
-  // Of a server. Every action may be repeated. Also kFailedPrecondition (not configured; another
+  // Calls a server. Every action may be repeated. Also kFailedPrecondition (not configured; another
   // job or generation; too late to name this cut), kInvalidArgument.
   absl::StatusOr<CheckpointReply> Checkpoint(const CheckpointRequest& request,
                                              absl::Duration timeout);
 
-  // Of a worker.
+  // The methods below call a worker.
+
   absl::StatusOr<WorkerStats> GetWorkerStats(absl::Duration timeout);
   // NAME_CUT and CALL_OFF. Also kFailedPrecondition (another job or generation; too late to name
   // this cut), kInvalidArgument.

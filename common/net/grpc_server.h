@@ -1,4 +1,4 @@
-// A listening gRPC server: what thermocline-server and thermocline-worker share. Reflection and the
+// A listening gRPC server, for thermocline-server and thermocline-worker. Reflection and the
 // standard health service are on.
 #ifndef THERMOCLINE_COMMON_NET_GRPC_SERVER_H_
 #define THERMOCLINE_COMMON_NET_GRPC_SERVER_H_
@@ -21,13 +21,14 @@ class GrpcServer {
   struct Options {
     std::string address = "127.0.0.1:0";  // host:port; port 0 takes a free one
     TlsFiles tls;
-    std::string job_id;     // whose peers are let in, of those with a role (MakeServerCredentials)
-    bool insecure = false;  // allows plain text beyond loopback
+    std::string job_id;     // Peers with a role must be of this job (MakeServerCredentials).
+    bool insecure = false;  // Allows plain text beyond loopback.
     int max_message_bytes = kDefaultMaxMessageBytes;
-    // The most memory that gRPC may use for all calls together, received messages included; beyond
-    // that it stops reading, and refuses calls with RESOURCE_EXHAUSTED. 0: no limit.
+    // gRPC may use so much memory for all calls together, received messages included. Beyond that
+    // it stops reading, and refuses calls with RESOURCE_EXHAUSTED. 0: no limit.
     uint64_t memory_bytes = 0;
-    // For which health checks are answered beside "", the server itself: ...::service_full_name().
+    // Health checks are answered for this service (...::service_full_name()) and for "", the
+    // server.
     std::string service;
   };
 
@@ -38,7 +39,7 @@ class GrpcServer {
       const Options& options, const std::vector<grpc::Service*>& services);
   ~GrpcServer();
 
-  // host:port with the port that was taken.
+  // host:port, with the port that the server listens on.
   const std::string& address() const { return address_; }
 
   // Refuses new calls, lets those in flight end for `grace_ms`, then cancels them. Returns when no
@@ -52,7 +53,7 @@ class GrpcServer {
   std::string address_;
 };
 
-// Writes `address` and a line feed so that a reader sees all of it or no file.
+// Writes `address` and a line feed, so that a reader sees all of it or no file.
 absl::Status WritePortFile(const std::string& path, const std::string& address);
 
 }  // namespace thermocline

@@ -24,13 +24,13 @@ struct HostPort {
   uint16_t port = 0;
 };
 
-// "[::1]" -> "::1"; others stay as they are.
+// "[::1]" -> "::1"; other text is returned unchanged.
 inline absl::string_view WithoutBrackets(absl::string_view host) {
   const bool has = host.size() >= 2 && host.front() == '[' && host.back() == ']';
   return has ? host.substr(1, host.size() - 2) : host;
 }
 
-// `what`: how the error calls it, such as "to listen on". Errors: kInvalidArgument
+// `what` is for the error: "'x' is no address to listen on". Errors: kInvalidArgument
 inline absl::StatusOr<HostPort> ParseHostPort(absl::string_view address, absl::string_view what,
                                               uint16_t lowest_port = 0) {
   const size_t colon = address.rfind(':');
@@ -52,8 +52,8 @@ inline std::string JoinHostPort(absl::string_view host, uint16_t port) {
   return absl::StrCat(is_ipv6 ? "[" : "", host, is_ipv6 ? "]" : "", ":", port);
 }
 
-// The one text of an IP address; of an IPv4 address in an IPv6 one that of the former. nullopt: it
-// is none.
+// The normal form of an IP address. An IPv4 address mapped into IPv6 becomes the IPv4 address.
+// nullopt: `text` is no IP address.
 inline std::optional<std::string> IpAddress(absl::string_view text) {
   const std::string host(text);
   char normal[INET6_ADDRSTRLEN] = "";
@@ -67,7 +67,7 @@ inline std::optional<std::string> IpAddress(absl::string_view text) {
   return inet_ntop(AF_INET, v6.s6_addr + 12, normal, sizeof(normal));
 }
 
-// The IP address in what gRPC calls a peer: "ipv4:10.0.0.1:4000", "ipv6:%5B::1%5D:4000"; "": there
+// The IP address in gRPC's name of a peer: "ipv4:10.0.0.1:4000", "ipv6:%5B::1%5D:4000"; "": there
 // is none.
 inline std::string HostOfPeer(absl::string_view peer) {
   if (!absl::ConsumePrefix(&peer, "ipv4:") && !absl::ConsumePrefix(&peer, "ipv6:")) return "";

@@ -1,9 +1,10 @@
-// Who may call what, decided at the door of every server that listens with TLS: before a request
-// reaches its handler, its method and the role that the peer's certificate names (certificates.h)
-// are looked up in one table. What the table does not have is refused.
+// Which roles may call which methods. Every server that listens with TLS checks this before a
+// request reaches its handler: one table has the roles for each method, and the peer's certificate
+// names its role (certificates.h). Methods that the table doesn't have are refused.
 //
-// A certificate without a job and role, as users' own are, may call everything. Without TLS (plain
-// text on loopback) there are no certificates, and everything is allowed.
+// Peers whose certificate has no job and role, such as users' own certificates, may call
+// everything. Without TLS (plain text on loopback) there are no certificates, and everything is
+// allowed.
 #ifndef THERMOCLINE_COMMON_NET_ROLES_H_
 #define THERMOCLINE_COMMON_NET_ROLES_H_
 
@@ -23,14 +24,13 @@ namespace thermocline {
 // The roles that may call a method, by its full name: "/thermocline.Worker/Decide". Empty: none.
 absl::Span<const Role> RolesOf(absl::string_view method);
 
-// For what a method's name does not say: whether the peer has one of the roles `allowed`. `what` is
-// how the error calls it: "Pull of kind TRAIN".
-// Errors: kPermissionDenied (names role and `what`).
+// Checks that the peer has one of the roles `allowed`, where the method alone doesn't decide.
+// `what` is for the error: "Pull of kind TRAIN". Errors: kPermissionDenied (names role and `what`).
 absl::Status CheckRole(const grpc::AuthContext& peer, absl::string_view what,
                        absl::Span<const Role> allowed);
 
-// For grpc::ServerCredentials: refuses calls by RolesOf, and peers of another job, with
-// PERMISSION_DENIED. `job`: ours; "": that of any peer.
+// For grpc::ServerCredentials: refuses calls that RolesOf doesn't allow, and peers of another job,
+// with PERMISSION_DENIED. `job`: this process's; "": peers of any job are taken.
 std::shared_ptr<grpc::AuthMetadataProcessor> MakeDoor(std::string job);
 
 }  // namespace thermocline

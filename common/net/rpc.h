@@ -1,5 +1,5 @@
-// What both ends of our gRPC calls share: statuses, who may connect (mutual TLS from PEM files, or
-// plain text on loopback), and gRPC's settings for the data plane.
+// Both ends of our gRPC calls use this: conversion of statuses, credentials (mutual TLS from PEM
+// files, or plain text on loopback), and gRPC's settings for the data plane.
 #ifndef THERMOCLINE_COMMON_NET_RPC_H_
 #define THERMOCLINE_COMMON_NET_RPC_H_
 
@@ -56,15 +56,16 @@ absl::Status CheckMayListen(const std::string& address, const TlsFiles& files, b
 // loopback network ("127.example.org") is not one.
 bool IsLoopbackHost(absl::string_view host);
 
-// Largest message by default, with its tables and rows.
+// The largest message by default.
 inline constexpr int kDefaultMaxMessageBytes = 4 << 20;
 // gRPC's own limit is higher by this much, so that a message a little over ours gets our own error,
 // which names the request.
 inline constexpr int kMessageSlackBytes = 64 << 10;
 
 // Keeps gRPC's own lines off stderr, unless GRPC_VERBOSITY is in the environment (ERROR, INFO,
-// DEBUG): our errors say what a user can act on. For a program's main. `logs_handshakes`: a process
-// that serves says in its log that a TLS handshake failed, once in ten seconds at most.
+// DEBUG), since users can act on our errors, not on these lines. Called by a program's main. With
+// `logs_handshakes`, a failed TLS handshake is logged, at most once in ten seconds; for processes
+// that serve.
 void KeepGrpcQuiet(bool logs_handshakes = false);
 
 grpc::ChannelArguments DataPlaneArguments(int max_message_bytes);

@@ -1,6 +1,5 @@
-// The PEM files that a process shows and checks its peers with (mutual TLS): read, and checked
-// before they are used, so that what is wrong with them is an error that names the file; and the
-// reason of a handshake that failed, which gRPC does not tell.
+// The PEM files for mutual TLS. They are checked before use, so that errors name the file; and the
+// reason of a failed handshake is found out, which gRPC does not report.
 #ifndef THERMOCLINE_COMMON_NET_TLS_FILES_H_
 #define THERMOCLINE_COMMON_NET_TLS_FILES_H_
 
@@ -24,10 +23,10 @@ struct TlsFiles {
   bool empty() const { return certificate.empty() && private_key.empty() && ca.empty(); }
 };
 
-// Of a folder of certificates (certificates.h): ROLE.pem, ROLE.key and ca.pem.
+// The files in a folder of certificates (certificates.h): ROLE.pem, ROLE.key and ca.pem.
 TlsFiles TlsFilesIn(const std::string& directory, Role role);
 
-// What the files hold.
+// The contents of TlsFiles.
 struct TlsTexts {
   std::string certificate;
   std::string private_key;
@@ -37,20 +36,20 @@ struct TlsTexts {
 enum class TlsUse { kServer, kClient };
 
 // Errors: kNotFound (a file can't be read), kInvalidArgument (only some of the files are named; one
-// holds no PEM block, or not what it should; the key is of another certificate; the CA did not sign
-// the certificate, or not for this use), kFailedPrecondition (expired, or not valid yet: says
+// has no PEM block, or one of the wrong kind; the key is of another certificate; the CA did not
+// sign the certificate, or not for this use), kFailedPrecondition (expired, or not valid yet: says
 // when). All name the file.
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files, TlsUse use,
                                       absl::Time now = absl::Now());
 
-// Whom the certificate in a file is for, and until when: "'certs/server.pem',
-// thermocline://job/server, valid until 2027-11-23 03:00:00 UTC".
+// Describes the certificate in a file: "'certs/server.pem', thermocline://job/server, valid until
+// 2027-11-23 03:00:00 UTC".
 std::string DescribeCertificate(const std::string& path);
 
-// Connects to `address` (host:port) anew and says why the handshake fails: what is wrong with the
-// certificate that the process there shows, or how it refuses ours; without files, that the process
-// speaks TLS. "": it doesn't fail, or there is no process. Blocks for a connection and two round
-// trips, at most for `timeout` each.
+// Connects to `address` (host:port) anew and returns why the handshake fails: the fault of the
+// peer's certificate, or the peer's refusal of ours; without files, that the peer speaks TLS. "":
+// it doesn't fail, or there is no process. Blocks for a connection and two round trips, at most for
+// `timeout` each.
 std::string ExplainHandshake(const std::string& address, const TlsFiles& files,
                              absl::Duration timeout);
 

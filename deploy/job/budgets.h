@@ -1,5 +1,5 @@
-// What a job may do again, how often, and how soon: start a server, go back to a checkpoint, go
-// back after a stall.
+// How often, and how soon, a job may start a server again, go back to a checkpoint, or go back
+// after a stall.
 #ifndef THERMOCLINE_DEPLOY_JOB_BUDGETS_H_
 #define THERMOCLINE_DEPLOY_JOB_BUDGETS_H_
 
@@ -15,15 +15,15 @@
 
 namespace thermocline {
 
-// How often something may be done again before the job gets further than it was the last time: from
-// there on it counts anew.
+// Counts repetitions of one thing, up to a limit. The count begins anew once the job gets further
+// than it was at the last repetition.
 class Budget {
  public:
-  // `spent`: by an earlier controller of the job.
+  // `spent`: what earlier controllers of the job have spent.
   explicit Budget(uint32_t limit, const SpentBudget& spent = {})
       : limit_(limit), spent_(spent.times()), reached_(static_cast<int64_t>(spent.steps()) - 1) {}
 
-  // Spends one, in a job whose steps up to `reached` were applied. False: none is left.
+  // Spends one repetition; `reached` is the last applied step. False: none is left.
   bool Spend(Step reached);
   uint32_t limit() const { return limit_; }
   SpentBudget spent() const;
@@ -31,27 +31,27 @@ class Budget {
  private:
   const uint32_t limit_;
   uint32_t spent_;
-  Step reached_;  // The furthest, when it was spent.
+  Step reached_;  // The last applied step when one was spent last.
 };
 
-// Whether, and when, a server that ended is started again at its old address. The first restart
-// comes at once, each further one before the job gets further doubles its delay, within bounds. Not
-// thread-safe.
+// Decides whether, and when, a server that ended is started again at its old address. The first
+// restart comes at once. Each further one before the job gets further doubles the delay, within
+// bounds. Not thread-safe.
 class RestartPolicy {
  public:
-  static constexpr absl::Duration kFirstDelay = absl::Milliseconds(100);  // Of the second restart.
+  static constexpr absl::Duration kFirstDelay = absl::Milliseconds(100);  // For the second restart.
   static constexpr absl::Duration kLongestDelay = absl::Seconds(5);
-  // After so many starts in a row in which a server didn't come up, the job goes back to a
-  // checkpoint if it can: the servers of its next generation listen on other ports.
+  // When a server didn't come up after so many starts in a row, the job goes back to a checkpoint
+  // if it can: the servers of its next generation listen on other ports.
   static constexpr uint32_t kFailedStarts = 5;
 
-  // `max_restarts`: of all servers together, before the job gets further.
+  // `max_restarts`: how often all servers together may be restarted before the job gets further.
   RestartPolicy(uint32_t max_restarts, bool can_go_back, const SpentBudget& spent = {})
       : can_go_back_(can_go_back), restarts_(max_restarts, spent) {}
 
   struct Decision {
     bool restart = false;
-    absl::Duration delay;  // From the server's end on.
+    absl::Duration delay;  // After the server's end.
     std::string why_not;
     bool is_exhausted = false;  // No restart is left.
   };
@@ -63,15 +63,15 @@ class RestartPolicy {
   struct Server {
     uint32_t in_a_row = 0;  // Restarts before the job got further.
     Step reached = kNoStep;
-    uint32_t failed_starts = 0;  // In a row.
+    uint32_t failed_starts = 0;  // Starts in a row in which it didn't come up.
   };
 
   const bool can_go_back_;
   Budget restarts_;
-  std::vector<Server> servers_;  // By index, as far as any ended.
+  std::vector<Server> servers_;  // By index, up to the last server that ended.
 };
 
-// Of a whole job, over all its generations.
+// The budgets of a job, over all its generations.
 struct JobBudgets {
   JobBudgets(const Job& job, bool can_go_back, const SpentBudgets& spent);
 
@@ -79,7 +79,7 @@ struct JobBudgets {
 
   RestartPolicy restarts;  // cluster.max_server_restarts
   Budget rollbacks;        // checkpoint.max_rollbacks
-  Budget stalls;           // A job that stalls twice at one step would stall for ever.
+  Budget stalls;           // One a step: a job that stalls twice at one step would stall for ever.
 };
 
 }  // namespace thermocline

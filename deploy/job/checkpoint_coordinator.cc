@@ -230,17 +230,17 @@ void CheckpointCoordinator::SettleNext() {
   while (!to_settle_.empty()) {
     const Step step = to_settle_.back();
     to_settle_.pop_back();
-    const CheckpointVerdict verdict = progress_.Judge(step);
-    if (verdict.kind == CheckpointVerdict::kWhole) {
+    const CheckpointState state = progress_.StateOf(step);
+    if (state.kind == CheckpointState::kWhole) {
       Commit(step);
       if (phase_ == Phase::kCommitting) return;
-    } else if (verdict.kind == CheckpointVerdict::kLost) {
-      CallOff(step, verdict.reason);
+    } else if (state.kind == CheckpointState::kLost) {
+      CallOff(step, state.reason);
     } else {
       // Servers that were restarted since it was named.
-      std::vector<size_t> unaware = verdict.there;
+      std::vector<size_t> unaware = state.there;
       if (named_.count(step) > 0) {
-        unaware.insert(unaware.end(), verdict.ahead.begin(), verdict.ahead.end());
+        unaware.insert(unaware.end(), state.ahead.begin(), state.ahead.end());
       }
       if (!unaware.empty()) return CallServers(Phase::kNamingAgain, step, unaware);
     }

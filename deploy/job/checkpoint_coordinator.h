@@ -1,5 +1,5 @@
-// Makes checkpoints of what servers write: names steps, calls off what fails, commits the others,
-// and removes what is older than the job wants to keep. A part of the job machine.
+// Makes checkpoints of the shards that servers write: names steps, calls off checkpoints that fail,
+// commits the others, and removes older ones than the job keeps. A part of the job machine.
 #ifndef THERMOCLINE_DEPLOY_JOB_CHECKPOINT_COORDINATOR_H_
 #define THERMOCLINE_DEPLOY_JOB_CHECKPOINT_COORDINATOR_H_
 
@@ -21,8 +21,9 @@
 
 namespace thermocline {
 
-// Works in rounds. A round is a chain of operations, one at a time: the caller carries out what
-// TakeOperation returns and says what came of it, until there is none. Not thread-safe.
+// Works in rounds. A round is a chain of operations, one at a time: the caller carries out the
+// operation that TakeOperation returns and reports its result, until there is none. Not
+// thread-safe.
 class CheckpointCoordinator {
  public:
   using CommittedShards = std::map<Step, std::vector<CheckpointShard>>;  // By server.
@@ -31,20 +32,21 @@ class CheckpointCoordinator {
 
   void BeginRound();  // REQUIRES: is_idle()
   bool is_idle() const { return phase_ == Phase::kIdle; }
-  // monostate: none, or it is being carried out.
+  // monostate: there is none, or it was taken before.
   CheckpointOperation TakeOperation() { return std::exchange(operation_, {}); }
   void OnAnswers(const CheckpointAnswers& answers);
-  // `may_exist`: with an error, it is not known whether the manifest is on the medium.
+  // `may_exist`: the manifest may be on the medium in spite of the error.
   void OnCommitted(const absl::Status& status, bool may_exist);
-  // `held_back`: why old checkpoints stay; "": none do.
+  // `held_back`: why some old checkpoints were not removed; "": all were.
   void OnRemoved(const std::string& held_back);
-  void OnLogBytes(uint64_t bytes);  // Of the longest push log of any server.
+  void OnLogBytes(uint64_t bytes);  // The length of the longest push log of any server.
 
-  // A manifest is being written: a server that started anew now would remove its part of it.
+  // While a manifest is being written, no server may be started again: it would remove its part of
+  // the checkpoint.
   bool is_committing() const {
     return phase_ == Phase::kCommitting || phase_ == Phase::kNotingEvaluations;
   }
-  // Nothing further is begun; a manifest that is being written still gets its answer.
+  // Begins nothing further. The answer for a manifest that is being written is still taken.
   void Halt();
   // Another process replaces a server and begins with newest(): unfinished shards are void.
   void OnServerReplaced(size_t index);
@@ -53,36 +55,38 @@ class CheckpointCoordinator {
   // no answer where the generation ends first. Until a request for an exact step is answered, no
   // worker pushes a later step.
   CheckpointClients& clients() { return clients_; }
-  // This checkpoint stays, however old it is; nullopt: none does. At first the best of the base.
+  // Never removes this checkpoint, however old it is; nullopt: removes any that is old. At first it
+  // is the best one that the base knows.
   void Keep(const std::optional<CheckpointId>& id) { kept_ = id; }
   // Training is over: `last` is the last step. Makes a checkpoint of it, where the end or a request
   // wants one, and completes or calls off the others.
   void Finish(Step last) { last_ = last; }
   bool finished() const { return finished_; }
-  // kAborted: finished, and the last step lacks its checkpoint. kDataLoss: a server lacks pushes
-  // that it acknowledged. kUnavailable: it is not known whether a manifest is on the medium.
+  // kAborted: finished, but the last step has no checkpoint. kDataLoss: a server lacks pushes that
+  // it acknowledged. kUnavailable: a manifest may be on the medium or not.
   const absl::Status& error() const { return error_; }
 
-  const std::string& newest() const { return newest_; }  // What it began with, or one made since.
+  // The newest checkpoint: the generation's base, or one made since.
+  const std::string& newest() const { return newest_; }
   Step newest_step() const { return newest_step_; }
   uint64_t newest_generation() const { return manifest_.generation(); }  // 0: there is none.
   std::vector<CheckpointEvent> TakeEvents() { return std::exchange(events_, {}); }
 
  private:
-  // What the operation under way is for.
+  // What the present operation is for.
   enum class Phase {
     kIdle,
-    kAcknowledged,    // The workers say which of their pushes are acknowledged, ...
-    kStatus,          // ... and all servers how their checkpoints stand.
-    kCommitting,      // A whole one.
-    kNamingAgain,     // At servers that lack a checkpoint under way and can still make it.
-    kTellingServers,  // What was committed or called off; and then the workers.
-    kTellingWorkers,
-    kNamingAtWorkers,    // A step that no worker has begun ...
-    kNamingAtServers,    // ... which every server must accept.
-    kNamingExactly,      // The step at which all servers stand.
-    kNotingEvaluations,  // In the manifest of a checkpoint that was there before them.
-    kRemoving,
+    kAcknowledged,       // Asks the workers which of their pushes are acknowledged.
+    kStatus,             // Asks all servers how far their checkpoints are.
+    kCommitting,         // Commits a whole checkpoint.
+    kNamingAgain,        // Names a step at servers that lack its checkpoint and can still make it.
+    kTellingServers,     // Informs servers of commits and cancellations,
+    kTellingWorkers,     // and then the workers.
+    kNamingAtWorkers,    // Names a step that no worker has begun,
+    kNamingAtServers,    // which then every server must accept.
+    kNamingExactly,      // Names the step that all servers are at.
+    kNotingEvaluations,  // Adds evaluations to the manifest of an older checkpoint.
+    kRemoving,           // Removes old checkpoints.
   };
   void Call(Phase phase, std::vector<CheckpointCall> calls);
   void CallServers(Phase phase, Step step, const std::vector<size_t>& servers);
@@ -109,7 +113,8 @@ class CheckpointCoordinator {
   void RemoveOld();
   std::set<Step> OpenSteps() const;
 
-  static constexpr int kMostFailures = 3;  // In a row; then a request, or the end, learns why.
+  // After so many failures in a row, requests (or the job's end) get the error.
+  static constexpr int kMostFailures = 3;
   const CheckpointOptions options_;
   CheckpointProgress progress_;
   CheckpointNotifier notifier_;
@@ -117,29 +122,31 @@ class CheckpointCoordinator {
 
   Phase phase_ = Phase::kIdle;
   CheckpointOperation operation_;
-  std::vector<CheckpointCall> calls_;       // Under way ...
-  std::vector<uint64_t> incarnations_;      // ... to these processes, [num_servers]
-  Step step_ = kNoStep;                     // That the operation is about.
-  std::vector<Step> to_settle_;             // In this round, the next one last.
-  std::vector<bool> answered_;              // [num_servers], in this round.
-  Step acknowledged_ = kNoStep;             // By all servers, as far as it matters.
-  Step furthest_ = kNoStep;                 // That any server has applied.
-  int64_t steps_ahead_ = 0;                 // Beyond that, to name; 0: none is looked for.
-  uint64_t rounds_ = 0, next_try_ = 0;      // Next: to name the last step, or an exact one.
-  std::set<Step> named_;                    // By us, and not settled.
-  std::set<Step> settled_;                  // Servers may still show them.
-  int failures_ = 0;                        // Of named ones, since the last commit.
-  uint64_t log_bytes_ = 0, log_floor_ = 0;  // Floor: the least since the last checkpoint.
+  std::vector<CheckpointCall> calls_;       // The calls under way.
+  std::vector<uint64_t> incarnations_;      // [num_servers] The processes that they go to.
+  Step step_ = kNoStep;                     // The step that the operation is about.
+  std::vector<Step> to_settle_;             // Steps to settle in this round, the next one last.
+  std::vector<bool> answered_;              // [num_servers] Whether it answered in this round.
+  Step acknowledged_ = kNoStep;             // All servers have acknowledged pushes up to it.
+  Step furthest_ = kNoStep;                 // The furthest step that any server has applied.
+  int64_t steps_ahead_ = 0;                 // Names the step so far beyond furthest_; 0: none.
+  uint64_t rounds_ = 0, next_try_ = 0;      // The last or an exact step is named from next_try_ on.
+  std::set<Step> named_;                    // Steps named by this coordinator and not settled.
+  std::set<Step> settled_;                  // Servers may still report them.
+  int failures_ = 0;                        // Failures of named steps since the last commit.
+  uint64_t log_bytes_ = 0, log_floor_ = 0;  // log_floor_: the least since the last checkpoint.
   std::string last_failure_;
   std::optional<CheckpointId> kept_;
-  std::string not_removed_;                       // Why old ones stayed the last time.
-  std::optional<std::set<Step>> removed_beside_;  // Open ones at the removal since the commit.
+  std::string not_removed_;  // Why old checkpoints were not removed last.
+  std::optional<std::set<Step>>
+      removed_beside_;  // Open steps at the removal after the last commit.
   bool removal_due_ = false, is_ending_ = false, is_over_ = false, is_halted_ = false;
-  CommittedShards committed_;               // Of this generation's newest checkpoints.
-  CheckpointManifest composed_, manifest_;  // Being written; of newest_.
+  CommittedShards committed_;    // Shards of this generation's newest checkpoints.
+  CheckpointManifest composed_;  // The manifest that is being written.
+  CheckpointManifest manifest_;  // The manifest of newest_.
   std::string newest_;
   Step newest_step_;
-  std::optional<Step> last_;  // Of the job, once training is over.
+  std::optional<Step> last_;  // The job's last step, once training is over.
   bool finished_ = false;
   absl::Status error_;
   std::vector<CheckpointEvent> events_;

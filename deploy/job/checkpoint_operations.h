@@ -1,5 +1,5 @@
-// What goes into the coordinator of checkpoints and comes out of it: the options of the job, the
-// calls and file operations that it wants carried out, and the events that users see.
+// The inputs and outputs of the coordinator of checkpoints: the job's options, the calls and file
+// operations that a runner carries out, and the events that users see.
 #ifndef THERMOCLINE_DEPLOY_JOB_CHECKPOINT_OPERATIONS_H_
 #define THERMOCLINE_DEPLOY_JOB_CHECKPOINT_OPERATIONS_H_
 
@@ -26,7 +26,7 @@ namespace thermocline {
 // calls to one process in order; after an unanswered call it makes no further one to that process.
 struct CheckpointCall {
   bool to_worker = false;
-  size_t index = 0;  // Of the server, or rank of the worker.
+  size_t index = 0;  // The server's index, or the worker's rank.
   CheckpointRequest::Action action = CheckpointRequest::STATUS;
   Step step = kNoStep;  // STATUS ignores it.
 };
@@ -35,7 +35,7 @@ struct CheckpointCall {
 // have carried out the call or not. A call that the runner did not make has kUnavailable.
 using CheckpointAnswers = std::vector<absl::StatusOr<CheckpointReply>>;
 
-// Whether the process may have missed the call, so that it has to be repeated.
+// Whether the process may have missed the call, which is then repeated.
 inline bool IsUnanswered(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
@@ -71,18 +71,18 @@ class CheckpointRequestNumbers {
 struct CheckpointOptions {
   size_t num_servers = 1;
   size_t num_workers = 1;
-  CheckpointManifest manifest;       // Of every checkpoint: all but step, samples and shards.
-  std::string base;                  // What the generation begins with; "": nothing.
-  CheckpointManifest base_manifest;  // Of that.
+  CheckpointManifest manifest;       // What all checkpoints share: not step, samples and shards.
+  std::string base;                  // The generation begins with this checkpoint; "": with none.
+  CheckpointManifest base_manifest;  // The manifest of `base`.
   Step base_step = kNoStep;
   uint64_t every_steps = 0;
   bool at_end = true;
   uint32_t keep = 1;
   uint64_t max_log_bytes = UINT64_MAX;  // A larger push log makes a checkpoint.
   uint32_t staleness_steps = 0;
-  // The samples that the steps up to `step` have read, and the state of the evaluations up to it.
-  // The latter is empty where the job has no evaluations.
+  // The number of samples that the steps up to `step` have read.
   std::function<uint64_t(Step step)> samples_through = [](Step) { return uint64_t{0}; };
+  // The state of the evaluations up to `step`. Empty where the job has no evaluations.
   std::function<EvaluationState(Step step)> evaluations_through;
 };
 
@@ -106,17 +106,17 @@ struct CheckpointAnswer {
   absl::StatusOr<std::string> name;
 };
 
-// For users.
+// An event that users see.
 struct CheckpointEvent {
   enum Kind { kCommitted, kCalledOff, kNotRemoved };
   Kind kind = kCommitted;
   Step step;
   std::string name;
   std::string reason;    // Why it was called off, or why old ones are not removed.
-  bool is_full = false;  // No server builds on an older one.
-  uint64_t bytes = 0;    // Written for it.
-  double pause_s = 0;    // The longest of any server, as is write_s.
-  double write_s = 0;
+  bool is_full = false;  // No server's shard builds on an older checkpoint.
+  uint64_t bytes = 0;    // Written for this checkpoint.
+  double pause_s = 0;    // The longest pause of any server.
+  double write_s = 0;    // The longest writing time of any server.
 };
 
 }  // namespace thermocline

@@ -11,11 +11,11 @@
 namespace thermocline {
 namespace {
 
-CheckpointVerdict Lost(std::string reason) {
-  CheckpointVerdict verdict;
-  verdict.kind = CheckpointVerdict::kLost;
-  verdict.reason = std::move(reason);
-  return verdict;
+CheckpointState Lost(std::string reason) {
+  CheckpointState state;
+  state.kind = CheckpointState::kLost;
+  state.reason = std::move(reason);
+  return state;
 }
 
 constexpr int kAttemptsAtWorker = 5;
@@ -54,8 +54,8 @@ std::set<Step> CheckpointProgress::Cuts() const {
   return cuts;
 }
 
-CheckpointVerdict CheckpointProgress::Judge(Step cut) const {
-  CheckpointVerdict verdict;
+CheckpointState CheckpointProgress::StateOf(Step cut) const {
+  CheckpointState state;
   size_t written = 0;
   for (size_t i = 0; i < servers_.size(); ++i) {
     const Server& server = servers_[i];
@@ -64,8 +64,8 @@ CheckpointVerdict CheckpointProgress::Judge(Step cut) const {
       if (server.passed >= cut) {
         return Lost(absl::StrCat("server ", i, " has passed it without writing its shard"));
       }
-      if (server.has_answered && server.complete_through < cut) verdict.ahead.push_back(i);
-      if (server.has_answered && server.complete_through == cut) verdict.there.push_back(i);
+      if (server.has_answered && server.complete_through < cut) state.ahead.push_back(i);
+      if (server.has_answered && server.complete_through == cut) state.there.push_back(i);
       continue;
     }
     const CutStatus& status = found->second;
@@ -74,8 +74,8 @@ CheckpointVerdict CheckpointProgress::Judge(Step cut) const {
     }
     written += status.state() == CutStatus::WRITTEN ? 1 : 0;
   }
-  if (written == servers_.size()) verdict.kind = CheckpointVerdict::kWhole;
-  return verdict;
+  if (written == servers_.size()) state.kind = CheckpointState::kWhole;
+  return state;
 }
 
 std::vector<CutStatus> CheckpointProgress::Shards(Step cut) const {

@@ -20,7 +20,7 @@
 namespace thermocline {
 
 // The state of the checkpoint of one step.
-struct CheckpointVerdict {
+struct CheckpointState {
   enum Kind {
     kUnderWay,
     kWhole,  // Every server has written its shard.
@@ -28,8 +28,9 @@ struct CheckpointVerdict {
   };
   Kind kind = kUnderWay;
   std::string reason;
-  // Servers that do not have it and can still write it: `ahead` has those before the step, `there`
-  // those at the step. The former take a periodic one by themselves; the latter must be called.
+  // Servers that have not written their shard and still can. Servers in `ahead` have not reached
+  // the step, and take a periodic checkpoint by themselves. Servers in `there` are at the step, and
+  // must be called.
   std::vector<size_t> ahead, there;
 };
 
@@ -47,14 +48,14 @@ class CheckpointProgress {
   // The server has accepted NAME_CUT for the step.
   void Named(size_t server, Step cut);
 
-  std::set<Step> Cuts() const;  // Of which any server has a checkpoint.
-  CheckpointVerdict Judge(Step cut) const;
-  // [num_servers]. REQUIRES: Judge(cut) returns kWhole
+  std::set<Step> Cuts() const;  // All steps of which any server has a checkpoint.
+  CheckpointState StateOf(Step cut) const;
+  // [num_servers]. REQUIRES: StateOf(cut) is kWhole
   std::vector<CutStatus> Shards(Step cut) const;
 
   // The furthest step that any server has applied; kNoStep before the first report.
   Step Furthest() const;
-  // Where all servers have reported the same: that step.
+  // The step that all servers have reported; nullopt where they differ.
   std::optional<Step> CommonStep() const;
   // Whether a replaced server has accepted nothing between its last two reports: its log may have
   // lost pushes that it had acknowledged.
@@ -67,7 +68,8 @@ class CheckpointProgress {
     Step complete_through = kNoStep;
     Step accepted_through = kNoStep;
     bool stands_still = false;  // For MayLackPushes.
-    Step passed = kNoStep;  // complete_through of the report before: shards up to it never come.
+    // complete_through of the report before. Shards of earlier steps will not come any more.
+    Step passed = kNoStep;
     std::map<Step, CutStatus> cuts;
   };
 
@@ -85,7 +87,7 @@ class CheckpointNotifier {
 
   // COMMITTED goes to all servers, CALL_OFF to the workers as well.
   void Send(CheckpointRequest::Action action, Step step);
-  // CALL_OFF of a checkpoint that no server knows of.
+  // CALL_OFF of a checkpoint that no server knows.
   void CallOffAtWorkers(Step step);
   // Another process replaces the server: messages to the old one are void.
   void OnServerReplaced(size_t server) { ++incarnations_[server]; }
@@ -94,7 +96,7 @@ class CheckpointNotifier {
   // would take a call's whole timeout. REQUIRES: no calls are under way.
   std::vector<CheckpointCall> CallsToServers(const std::vector<bool>& answers);
   std::vector<CheckpointCall> CallsToWorkers();
-  // The answers to the calls that were returned last, in their order.
+  // Takes the answers to the calls that were returned last, in their order.
   void OnAnswers(const CheckpointAnswers& answers);
   // Whether a message about the checkpoint of this step is undelivered.
   bool IsPending(Step step) const;
@@ -112,7 +114,7 @@ class CheckpointNotifier {
   std::vector<uint64_t> incarnations_;  // [num_servers]
   const size_t num_workers_;
   std::vector<Message> messages_;
-  std::vector<size_t> asked_;  // Positions in messages_ of the calls under way.
+  std::vector<size_t> asked_;  // The calls under way, as positions in messages_.
 };
 
 // The clients that wait for a checkpoint: requests of users, and evaluations. Not thread-safe.
@@ -124,7 +126,7 @@ class CheckpointClients {
   void AddExact(Step step) { clients_.push_back({"", step, true}); }
 
   bool empty() const { return clients_.empty(); }
-  std::optional<Step> exact() const;            // The step of an exact client, if there is any.
+  std::optional<Step> exact() const;            // The step of an exact client, if there is one.
   std::vector<std::string> Unanswered() const;  // Ids; exact clients have none.
 
   // The servers have applied the steps up to `furthest`: new clients wait for that step.

@@ -36,11 +36,11 @@ CheckpointReply With(int64_t complete_through, int64_t cut, CutStatus::State sta
 TEST(CheckpointProgress, ACutIsWholeOnceAllHaveWrittenTheirShard) {
   CheckpointProgress progress(2);
   progress.Update(0, With(9, 9, CutStatus::WRITTEN));
-  EXPECT_EQ(progress.Judge(Step(9)).kind, CheckpointVerdict::kUnderWay);
+  EXPECT_EQ(progress.StateOf(Step(9)).kind, CheckpointState::kUnderWay);
   progress.Update(1, With(9, 9, CutStatus::WRITING));
-  EXPECT_EQ(progress.Judge(Step(9)).kind, CheckpointVerdict::kUnderWay);
+  EXPECT_EQ(progress.StateOf(Step(9)).kind, CheckpointState::kUnderWay);
   progress.Update(1, With(12, 9, CutStatus::WRITTEN));
-  EXPECT_EQ(progress.Judge(Step(9)).kind, CheckpointVerdict::kWhole);
+  EXPECT_EQ(progress.StateOf(Step(9)).kind, CheckpointState::kWhole);
   EXPECT_EQ(progress.Shards(Step(9)).size(), 2u);
   EXPECT_THAT(progress.Cuts(), ElementsAre(Step(9)));
   EXPECT_EQ(progress.Furthest(), Step(12));
@@ -50,8 +50,8 @@ TEST(CheckpointProgress, OneFailureIsEnough) {
   CheckpointProgress progress(2);
   progress.Update(0, With(9, 9, CutStatus::WRITTEN));
   progress.Update(1, With(9, 9, CutStatus::FAILED, "disk full"));
-  EXPECT_EQ(progress.Judge(Step(9)).kind, CheckpointVerdict::kLost);
-  EXPECT_EQ(progress.Judge(Step(9)).reason, "server 1: disk full");
+  EXPECT_EQ(progress.StateOf(Step(9)).kind, CheckpointState::kLost);
+  EXPECT_EQ(progress.StateOf(Step(9)).reason, "server 1: disk full");
 }
 
 TEST(CheckpointProgress, WhoCanStillTakeItOn) {
@@ -59,30 +59,30 @@ TEST(CheckpointProgress, WhoCanStillTakeItOn) {
   progress.Update(0, With(9, 9, CutStatus::WRITTEN));
   progress.Update(1, At(5));
   progress.Update(2, At(9));
-  const CheckpointVerdict verdict = progress.Judge(Step(9));
-  EXPECT_EQ(verdict.kind, CheckpointVerdict::kUnderWay);
-  EXPECT_THAT(verdict.ahead, ElementsAre(1));
-  EXPECT_THAT(verdict.there, ElementsAre(2));
+  const CheckpointState state = progress.StateOf(Step(9));
+  EXPECT_EQ(state.kind, CheckpointState::kUnderWay);
+  EXPECT_THAT(state.ahead, ElementsAre(1));
+  EXPECT_THAT(state.there, ElementsAre(2));
 }
 
 TEST(CheckpointProgress, WhoHasNotAnsweredMayStillHaveIt) {
   CheckpointProgress progress(2);
   progress.Update(0, With(9, 9, CutStatus::WRITTEN));
-  const CheckpointVerdict verdict = progress.Judge(Step(9));
-  EXPECT_EQ(verdict.kind, CheckpointVerdict::kUnderWay);
-  EXPECT_THAT(verdict.ahead, IsEmpty());
-  EXPECT_THAT(verdict.there, IsEmpty());
+  const CheckpointState state = progress.StateOf(Step(9));
+  EXPECT_EQ(state.kind, CheckpointState::kUnderWay);
+  EXPECT_THAT(state.ahead, IsEmpty());
+  EXPECT_THAT(state.there, IsEmpty());
 }
 
 TEST(CheckpointProgress, WhoWasBeyondItBeforeAndDoesNotHaveItNeverWill) {
   CheckpointProgress progress(2);
   progress.Update(0, With(9, 9, CutStatus::WRITTEN));
   progress.Update(1, At(10));
-  EXPECT_EQ(progress.Judge(Step(9)).kind,
-            CheckpointVerdict::kUnderWay);  // It may just have come there.
+  EXPECT_EQ(progress.StateOf(Step(9)).kind,
+            CheckpointState::kUnderWay);  // It may just have come there.
   progress.Update(1, At(10));
-  EXPECT_EQ(progress.Judge(Step(9)).kind, CheckpointVerdict::kLost);
-  EXPECT_THAT(progress.Judge(Step(9)).reason, HasSubstr("server 1 "));
+  EXPECT_EQ(progress.StateOf(Step(9)).kind, CheckpointState::kLost);
+  EXPECT_THAT(progress.StateOf(Step(9)).reason, HasSubstr("server 1 "));
 }
 
 TEST(CheckpointProgress, ANamedCutIsThereBeforeTheNextAnswer) {
@@ -90,8 +90,8 @@ TEST(CheckpointProgress, ANamedCutIsThereBeforeTheNextAnswer) {
   progress.Update(0, At(9));
   progress.Update(0, At(9));
   progress.Named(0, Step(9));
-  EXPECT_EQ(progress.Judge(Step(9)).kind, CheckpointVerdict::kUnderWay);
-  EXPECT_THAT(progress.Judge(Step(9)).there, IsEmpty());
+  EXPECT_EQ(progress.StateOf(Step(9)).kind, CheckpointState::kUnderWay);
+  EXPECT_THAT(progress.StateOf(Step(9)).there, IsEmpty());
 }
 
 TEST(CheckpointProgress, AnotherProcessKnowsNothing) {
@@ -101,9 +101,9 @@ TEST(CheckpointProgress, AnotherProcessKnowsNothing) {
   const uint64_t before = progress.incarnation(1);
   progress.Forget(1);
   EXPECT_NE(progress.incarnation(1), before);
-  EXPECT_EQ(progress.Judge(Step(9)).kind, CheckpointVerdict::kUnderWay);
+  EXPECT_EQ(progress.StateOf(Step(9)).kind, CheckpointState::kUnderWay);
   progress.Update(1, At(9));  // It has recovered, and passed the cut meanwhile.
-  EXPECT_THAT(progress.Judge(Step(9)).there, ElementsAre(1));
+  EXPECT_THAT(progress.StateOf(Step(9)).there, ElementsAre(1));
 }
 
 TEST(CheckpointProgress, WhereAllStand) {

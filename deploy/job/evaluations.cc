@@ -46,32 +46,32 @@ bool EvaluationBoard::Stops(const EvaluationState& state) const {
   return policy_.patience() > 0 && state.without_improvement() >= policy_.patience();
 }
 
-EvaluationBoard::Verdict EvaluationBoard::Take(const EvaluationReport& report) {
+EvaluationBoard::Decision EvaluationBoard::Take(const EvaluationReport& report) {
   EvaluationState state = entries_.back().state;
-  Verdict verdict;
-  if (report.is_evaluation) verdict = TakeEvaluation(report, &state);
+  Decision decision;
+  if (report.is_evaluation) decision = TakeEvaluation(report, &state);
   const bool is_known = state.has_schedule() && report.step <= ChangeOf(state.schedule());
   if (report.schedule.has_value() && !is_known) *state.mutable_schedule() = *report.schedule;
   const bool is_change = state.has_schedule() && report.step == ChangeOf(state.schedule());
-  if (is_change) verdict.schedule = state.schedule();
+  if (is_change) decision.schedule = state.schedule();
   if (report.step > entries_.back().step) entries_.push_back({report.step, {}});
   entries_.back().state = std::move(state);
-  return verdict;
+  return decision;
 }
 
-EvaluationBoard::Verdict EvaluationBoard::TakeEvaluation(const EvaluationReport& report,
-                                                         EvaluationState* state) {
+EvaluationBoard::Decision EvaluationBoard::TakeEvaluation(const EvaluationReport& report,
+                                                          EvaluationState* state) {
   const int64_t step = report.step.value();
-  Verdict verdict;
+  Decision decision;
   if (step <= state->last_step()) {
-    verdict.is_best = step == state->last_step() && step == state->best_step();
-    verdict.stops = step == state->last_step() && Stops(*state);
-    return verdict;
+    decision.is_best = step == state->last_step() && step == state->best_step();
+    decision.stops = step == state->last_step() && Stops(*state);
+    return decision;
   }
   state->set_last_step(step);
   state->set_evaluations(state->evaluations() + 1);
-  verdict.is_best = IsBetter(report, *state);
-  if (verdict.is_best) {
+  decision.is_best = IsBetter(report, *state);
+  if (decision.is_best) {
     state->set_best_step(step);
     state->set_best_auc(report.auc);
     state->set_best_logloss(report.logloss);
@@ -87,8 +87,8 @@ EvaluationBoard::Verdict EvaluationBoard::TakeEvaluation(const EvaluationReport&
   } else if (report.is_scheduled) {
     state->set_without_improvement(state->without_improvement() + 1);
   }
-  verdict.stops = report.is_scheduled && Stops(*state);
-  return verdict;
+  decision.stops = report.is_scheduled && Stops(*state);
+  return decision;
 }
 
 void EvaluationBoard::SetBestCheckpoint(const absl::StatusOr<std::string>& name) {
@@ -117,9 +117,9 @@ std::optional<Step> EvaluationCoordinator::Begin() {
   event_ = {};
   event_.report = reports_.front();
   reports_.pop_front();
-  event_.verdict = board_.Take(event_.report);
+  event_.decision = board_.Take(event_.report);
   stage_ = Stage::kDecided;
-  if (!event_.verdict.is_best || !keeps_best_) return std::nullopt;
+  if (!event_.decision.is_best || !keeps_best_) return std::nullopt;
   stage_ = Stage::kMakingCheckpoint;
   return event_.report.step;
 }

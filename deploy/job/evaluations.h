@@ -1,5 +1,5 @@
-// What the evaluations of a job mean for it: which is the best so far, and whether training ends;
-// and how its hot and cold batches take turns. Worker 0 reports; everything is decided here.
+// Decides what follows from a job's evaluations: which model is the best so far, whether training
+// ends, and whether hot or cold batches come next. Worker 0 reports.
 #ifndef THERMOCLINE_DEPLOY_JOB_EVALUATIONS_H_
 #define THERMOCLINE_DEPLOY_JOB_EVALUATIONS_H_
 
@@ -19,76 +19,77 @@
 
 namespace thermocline {
 
-// The held-out rows scored with the model after `step`, and what follows for the next steps.
+// Worker 0's report after `step`: the scores of the held-out rows, or a change between hot and cold
+// batches, or both.
 struct EvaluationReport {
   Step step = kNoStep;
-  uint32_t pass = 0;  // That the step was of, from 1.
-  // Of those that evaluate.every_steps or every_passes ask for, not only the one after the last
-  // step: it counts for the patience.
+  uint32_t pass = 0;  // The pass of the step, from 1.
+  // evaluate.every_steps or every_passes asks for the evaluation, so it counts for the patience.
+  // The one after the last step alone does not.
   bool is_scheduled = false;
-  // False: a change between hot and cold batches alone, which is neither best nor counted.
+  // False: a change between hot and cold batches alone, which can't be the best and isn't counted.
   bool is_evaluation = true;
   double auc = 0;  // NaN: the rows have one class only.
   double logloss = 0;
-  double seconds = 0;         // That the evaluation took.
-  double change_seconds = 0;  // That the scoring for a change took.
-  // Of a change: the stretch that begins with the next step.
+  double seconds = 0;         // The time of the evaluation.
+  double change_seconds = 0;  // The time of scoring for a change.
+  // At a change: the stretch that begins with the next step.
   std::optional<ScheduleState> schedule;
 };
 
 // Not thread-safe.
 class EvaluationBoard {
  public:
-  // `before`: how they stood at the checkpoint that the generation begins with. Its evaluations
-  // don't count where the metric is another one now.
+  // `before`: the state at the checkpoint that the generation begins with. Its evaluations don't
+  // count where the metric is another one now.
   EvaluationBoard(const Evaluate& policy, const GenerationStart& start,
                   const EvaluationState& before);
 
-  struct Verdict {
+  struct Decision {
     bool is_best = false;
-    bool stops = false;  // The step was the last that is trained.
-    // Where a stretch of hot or cold batches ended with the step: the next one.
+    bool stops = false;  // Training ends with the step.
+    // The next stretch of hot or cold batches, where one ended with the step.
     std::optional<ScheduleState> schedule;
   };
-  // Takes a report in. An evaluation, or a change, of a step that was taken already (by the
-  // generation before, up to its checkpoint) changes nothing, and gets what followed from it.
-  Verdict Take(const EvaluationReport& report);
+  // Takes a report. A report of a step that was taken already (by the generation before, up to its
+  // checkpoint) changes nothing and gets the same decision again.
+  Decision Take(const EvaluationReport& report);
 
-  // What became of the checkpoint of the best step: its name, or why it can't be made. Then the one
-  // of the best step before stands.
+  // Takes the name of the checkpoint of the best step, or the error if it can't be made. After an
+  // error the best checkpoint is still the one before.
   void SetBestCheckpoint(const absl::StatusOr<std::string>& name);
 
-  // After all reports of steps up to `cut`. REQUIRES: those before `cut` have been taken.
+  // The state after all reports of steps up to `cut`. REQUIRES: they have been taken.
   EvaluationState Through(Step cut) const;
   EvaluationState latest() const;
 
  private:
   bool IsBetter(const EvaluationReport& report, const EvaluationState& state) const;
   bool Stops(const EvaluationState& state) const;
-  Verdict TakeEvaluation(const EvaluationReport& report, EvaluationState* state);
+  Decision TakeEvaluation(const EvaluationReport& report, EvaluationState* state);
 
   const Evaluate policy_;
   const GenerationStart start_;
   struct Entry {
-    Step step = kNoStep;  // Of the report.
+    Step step = kNoStep;  // The report's step.
     EvaluationState state;
   };
-  // The first is that of the checkpoint; one more for each report that changed something.
+  // The first is the checkpoint's state; each report that changed something adds one.
   std::vector<Entry> entries_;
   std::string best_checkpoint_before_;
   uint64_t best_generation_before_ = 0;
 };
 
-// What was decided, for users.
+// A report with the decision, for users.
 struct EvaluationEvent {
   EvaluationReport report;
-  EvaluationBoard::Verdict verdict;
-  EvaluationState state;          // With this evaluation.
-  absl::Status checkpoint_error;  // Why the best model's checkpoint can't be made.
+  EvaluationBoard::Decision decision;
+  EvaluationState state;          // After this report.
+  absl::Status checkpoint_error;  // The best model's checkpoint can't be made.
 };
 
-// Takes the evaluations of a generation one after the other: has the checkpoint of a new best model
-// made, then has every worker informed whether training goes on, and with which batches. Workers
+// Takes the reports of a generation one after the other. For a new best model it has a checkpoint
+// made; then it has every worker informed whether training goes on, and with which batches. Workers
 // wait for that at the report's step, so no later step is pushed meanwhile. Not thread-safe.
 class EvaluationCoordinator {
  public:
@@ -99,21 +100,21 @@ class EvaluationCoordinator {
 
   void Take(const EvaluationReport& report) { reports_.push_back(report); }
 
-  // Takes the next report up, if none is under way. Returns the step of which a checkpoint is
-  // wanted before anything else.
+  // Begins with the next report unless one is under way. Returns the step of which a checkpoint
+  // must be made first, if any.
   std::optional<Step> Begin();
-  // The answer to that.
+  // Takes the name of that checkpoint, or its error.
   void OnCheckpoint(const absl::StatusOr<std::string>& name);
-  // What was decided: once for each report, and before any worker learns of it.
+  // Returns the decision once for each report, before any worker learns it.
   std::optional<EvaluationEvent> TakeDecided(const std::vector<uint32_t>& running_ranks);
 
-  // The workers that have still to answer; those that have ended don't count.
+  // The running workers that have not answered yet.
   std::vector<uint32_t> Unanswered(const std::vector<uint32_t>& running_ranks);
   bool is_deciding() const { return stage_ == Stage::kDeciding; }
   // REQUIRES: is_deciding()
   Step step() const { return event_.report.step; }
   // REQUIRES: is_deciding()
-  const EvaluationBoard::Verdict& verdict() const { return event_.verdict; }
+  const EvaluationBoard::Decision& decision() const { return event_.decision; }
   void OnAnswered(uint32_t rank);
 
   const EvaluationBoard& board() const { return board_; }
@@ -125,8 +126,8 @@ class EvaluationCoordinator {
   EvaluationBoard board_;
   std::deque<EvaluationReport> reports_;
   Stage stage_ = Stage::kIdle;
-  EvaluationEvent event_;          // Of the report under way.
-  std::set<uint32_t> unanswered_;  // By rank.
+  EvaluationEvent event_;          // The report under way.
+  std::set<uint32_t> unanswered_;  // Ranks.
 };
 
 }  // namespace thermocline

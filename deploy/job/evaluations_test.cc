@@ -35,9 +35,9 @@ EvaluationReport Report(int64_t step, double auc, double logloss = 0.5) {
 std::string Verdicts(EvaluationBoard* board, const std::vector<double>& scores, int64_t first = 9) {
   std::string text;
   for (size_t i = 0; i < scores.size(); ++i) {
-    const auto verdict = board->Take(Report(first + 10 * static_cast<int64_t>(i), scores[i]));
-    EXPECT_FALSE(verdict.is_best && verdict.stops);
-    text += verdict.is_best ? 'b' : verdict.stops ? 's' : '-';
+    const auto decision = board->Take(Report(first + 10 * static_cast<int64_t>(i), scores[i]));
+    EXPECT_FALSE(decision.is_best && decision.stops);
+    text += decision.is_best ? 'b' : decision.stops ? 's' : '-';
   }
   return text;
 }
@@ -175,11 +175,11 @@ TEST(ChangeTest, CountsNeitherAsTheBestNorForThePatience) {
   EXPECT_TRUE(board.Take(Report(9, 0.6)).is_best);
   EXPECT_FALSE(board.Take(Report(19, 0.5)).stops);
   const EvaluationState before = board.latest();
-  const EvaluationBoard::Verdict verdict = board.Take(Change(24, 25));
-  EXPECT_FALSE(verdict.is_best);
-  EXPECT_FALSE(verdict.stops);
-  ASSERT_TRUE(verdict.schedule.has_value());
-  EXPECT_EQ(verdict.schedule->rate(), 25);
+  const EvaluationBoard::Decision decision = board.Take(Change(24, 25));
+  EXPECT_FALSE(decision.is_best);
+  EXPECT_FALSE(decision.stops);
+  ASSERT_TRUE(decision.schedule.has_value());
+  EXPECT_EQ(decision.schedule->rate(), 25);
   EvaluationState after = board.latest();
   EXPECT_EQ(after.schedule().first_step(), 25);
   after.clear_schedule();
@@ -191,9 +191,9 @@ TEST(ChangeTest, OneReportMayBeBoth) {
   EvaluationBoard board(Policy(2), {1}, {});
   EvaluationReport both = Report(9, 0.6);
   both.schedule = Schedule(10, 50);
-  const EvaluationBoard::Verdict verdict = board.Take(both);
-  EXPECT_TRUE(verdict.is_best);
-  EXPECT_EQ(verdict.schedule->first_step(), 10);
+  const EvaluationBoard::Decision decision = board.Take(both);
+  EXPECT_TRUE(decision.is_best);
+  EXPECT_EQ(decision.schedule->first_step(), 10);
   EXPECT_EQ(board.latest().evaluations(), 1u);
   EXPECT_FALSE(board.Take(Report(19, 0.5)).schedule.has_value()) << "within the stretch";
 }
@@ -224,9 +224,9 @@ TEST(ChangeTest, ARepetitionGetsWhatFollowedTheFirstTime) {
   start.generation = 2;
   start.base_step = Step(9);
   EvaluationBoard second(Policy(0), start, first.latest());
-  const EvaluationBoard::Verdict verdict = second.Take(Change(9, 12.5));
-  ASSERT_TRUE(verdict.schedule.has_value());
-  EXPECT_EQ(verdict.schedule->rate(), 50);
+  const EvaluationBoard::Decision decision = second.Take(Change(9, 12.5));
+  ASSERT_TRUE(decision.schedule.has_value());
+  EXPECT_EQ(decision.schedule->rate(), 50);
   EXPECT_EQ(second.latest().schedule().rate(), 50);
 }
 
@@ -270,7 +270,7 @@ TEST_F(EvaluationCoordinatorTest, TheBestHasItsCheckpointBeforeAnyWorkerLearnsOf
   evaluations.OnCheckpoint(std::string("step-000000009"));
   const auto decided = evaluations.TakeDecided({0, 1});
   ASSERT_TRUE(decided.has_value());
-  EXPECT_TRUE(decided->verdict.is_best);
+  EXPECT_TRUE(decided->decision.is_best);
   EXPECT_EQ(decided->state.best_checkpoint(), "step-000000009");
   EXPECT_TRUE(evaluations.is_deciding());
   EXPECT_FALSE(evaluations.TakeDecided({0, 1}).has_value());
@@ -293,7 +293,7 @@ TEST_F(EvaluationCoordinatorTest, TheNextReportWaitsForEveryWorkerThatRuns) {
   evaluations.Take(ReportOf(19, 0.5));
   EXPECT_EQ(evaluations.Begin(), std::nullopt);
   ASSERT_TRUE(evaluations.TakeDecided({0, 1, 2}).has_value());
-  EXPECT_FALSE(evaluations.verdict().stops);
+  EXPECT_FALSE(evaluations.decision().stops);
   evaluations.OnAnswered(1);
   EXPECT_THAT(evaluations.Unanswered({0, 1, 2}), ElementsAre(0, 2));
   evaluations.Begin();
@@ -304,7 +304,7 @@ TEST_F(EvaluationCoordinatorTest, TheNextReportWaitsForEveryWorkerThatRuns) {
   evaluations.Begin();
   ASSERT_TRUE(evaluations.TakeDecided({0, 1}).has_value());
   EXPECT_EQ(evaluations.step(), Step(19));
-  EXPECT_TRUE(evaluations.verdict().stops);
+  EXPECT_TRUE(evaluations.decision().stops);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A generation of a job: where it begins, how many samples its steps have read, and what its end
-// means. The processes of a generation train until one is lost that can't be replaced.
+// A generation of a job: where it begins, how many samples its steps have read, and how it ended.
+// The processes of a generation train until one is lost that can't be replaced.
 #ifndef THERMOCLINE_DEPLOY_JOB_GENERATION_H_
 #define THERMOCLINE_DEPLOY_JOB_GENERATION_H_
 
@@ -13,22 +13,24 @@
 
 namespace thermocline {
 
-// Its number is the fence: processes refuse requests and files of older generations.
+// Where a generation begins. Its number is a fence: processes refuse requests and files of older
+// generations.
 struct GenerationStart {
   uint64_t generation = 1;
-  std::string base;          // A checkpoint's name; "": from the beginning.
+  std::string base;          // The checkpoint that it begins with; "": from the beginning.
   Step base_step = kNoStep;  // Training continues with the step after it.
   uint64_t base_samples = 0;
-  uint64_t base_generation = 0;  // That made the base; 0: any.
+  uint64_t base_generation = 0;  // The generation that made the base; 0: any.
   // The record of HISTORY (common/checkpoint/history.h) by which a controller's first generation
-  // was chosen: if there is another by then, it does not begin. 0: there was none.
+  // was chosen; 0: there was none. If there is another record by then, the generation does not
+  // begin.
   uint64_t history = 0;
-  SpentBudgets spent;  // When it begins.
+  SpentBudgets spent;  // Before it begins.
 
   Step first_step() const { return base_step + 1; }
 };
 
-// As HISTORY keeps it.
+// The record of it in HISTORY.
 inline JobState StateOf(const std::string& job_id, const GenerationStart& start) {
   JobState state;
   state.set_job_id(job_id);
@@ -39,25 +41,25 @@ inline JobState StateOf(const std::string& job_id, const GenerationStart& start)
   return state;
 }
 
-// How a generation ended, and what follows: the next generation, or the end of the job.
+// How a generation ended, and whether another follows or the job ends.
 struct Outcome {
   enum class What {
     kTrained,
     kStoppedByUser,
-    kStoppedByEngine,  // Which starts another controller, or none.
+    kStoppedByEngine,  // The engine starts another controller, or none.
     kFailed,           // The next generation would fail the same way.
     kLost,             // A process died, or lost pushes that it had acknowledged.
     kStalled,          // Nothing advanced.
-    kUncertain,  // A checkpoint may be on the medium or not: no generation may follow by itself.
+    kUncertain,  // A checkpoint may be on the medium or not: no generation may follow unasked.
   };
   What what = What::kFailed;
   absl::Status status;         // OK: the job is done.
   std::string failure_reason;  // One line; "": going back to a checkpoint does not help.
-  bool goes_back = false;      // The job goes on with `next`; else it has ended.
+  bool goes_back = false;      // True: the job goes on with `next`. False: it has ended.
   GenerationStart next;
 };
 
-// As HISTORY keeps it.
+// The record of it in HISTORY.
 inline JobOutcome RecordOf(const Outcome& outcome) {
   using What = Outcome::What;
   JobOutcome record;
@@ -69,9 +71,9 @@ inline JobOutcome RecordOf(const Outcome& outcome) {
   return record;
 }
 
-// Counts the samples that the steps up to one have read: what a worker reported last, and whole
-// batches from there on. A pass may end with a shorter batch, so the count is exact only where no
-// pass ended in between; only what users see depends on it. Not thread-safe.
+// Counts the samples that steps have read: a worker's last report, plus whole batches from there
+// on. A pass may end with a shorter batch, so the count is exact only where no pass ended in
+// between. Only figures for users depend on it. Not thread-safe.
 class SampleCounter {
  public:
   explicit SampleCounter(uint32_t batch_size) : batch_size_(batch_size) {}

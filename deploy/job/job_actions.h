@@ -31,18 +31,20 @@ struct Open {
 // Answers: ProcessStarted and ProcessEnded, or NotStarted.
 struct StartProcess {
   ProcessId id;
-  std::string host;                       // Where; "": on this machine.
-  uint32_t local_rank = 0;                // Of a worker, among those of its host.
-  std::string address;                    // Of a server: where it listened before; "": a free port.
-  Step first_step;                        // Of a worker, as are the servers' addresses.
-  std::optional<ScheduleState> schedule;  // That first_step begins with, as the base has it.
-  std::vector<std::string> servers;       // [num_servers]
+  std::string host;  // "": this machine.
+  // For a server: where it listened before; "": a free port.
+  std::string address;
+  // For a worker:
+  uint32_t local_rank = 0;  // Among the workers of its host.
+  Step first_step;
+  std::optional<ScheduleState> schedule;  // At first_step, as the base has it.
+  std::vector<std::string> servers;       // [num_servers] addresses
 };
-// Gives a server its shard, with the rows of `base`; "": none. Answer: Configured.
+// Gives a server its shard, with the rows of `base`; "": with no rows. Answer: Configured.
 struct Configure {
   ProcessId id;
   std::string base;
-  uint64_t base_generation = 0;  // That made it; 0: any.
+  uint64_t base_generation = 0;  // The generation that made it; 0: any.
 };
 // Answer: StatusAnswered.
 struct AskStatus {
@@ -61,35 +63,37 @@ struct Remove {  // Answer: Removed.
   uint64_t generation = 0;
   RemoveCheckpoints removal;
 };
-// What follows from an evaluation, or a change between hot and cold batches. Answer: Decided.
+// Gives workers the decision on an evaluation, or on a change between hot and cold batches. Answer:
+// Decided.
 struct Decide {
   uint64_t generation = 0;
   std::vector<uint32_t> ranks;
   Step step;
   bool stop = false;
-  std::optional<ScheduleState> schedule;  // Of a change: what begins with the next step.
+  std::optional<ScheduleState> schedule;  // At a change: it begins with the next step.
 };
-// Tells workers where all of them serve. Answer: Introduced.
+// Gives workers the addresses of all workers. Answer: Introduced.
 struct Introduce {
   uint64_t generation = 0;
   std::vector<uint32_t> ranks;
   std::vector<std::string> addresses;  // [num_workers]
 };
-// Of the model after the step `last`. Answer: DigestReady, with
-// kDataLoss where a server has another step, kUnavailable where one is not there.
+// Asks for the digest of the model after the step `last`. Answer: DigestReady; kDataLoss: a server
+// has another step; kUnavailable: a server does not answer.
 struct AskDigest {
   uint64_t generation = 0;
   Step last;
   absl::Duration timeout;
 };
-// Keeps what the workers and servers report. Answer: ResultWritten.
+// Writes the reports of workers and servers. Answer: ResultWritten.
 struct WriteResult {
   absl::StatusOr<Digest> digest;
-  absl::Status last_checkpoint;  // Not OK: why the last step has none.
+  absl::Status last_checkpoint;  // Why the last step has no checkpoint, or OK.
   std::vector<ServerReport> servers;
   GenerationStart start;
 };
-// Workers first. `grace`: how long they may take to end by themselves. Answer: AllStopped.
+// Stops all processes, workers first. They may take `grace` to end by themselves. Answer:
+// AllStopped.
 struct StopProcesses {
   absl::Duration grace;
 };
@@ -100,23 +104,22 @@ struct AnswerRequest {
 struct Finish {
   Outcome outcome;
 };
-// What users see.
-struct Tell {
-  std::string text;  // A line.
+struct Tell {  // A line for users. The actions below are for users, too.
+  std::string text;
 };
-struct ReportServersUp {  // All are configured.
+struct ReportServersUp {  // All servers are configured.
   std::vector<std::string> addresses;
 };
 struct ReportAddresses {
   std::vector<std::string> servers;
-  std::vector<std::string> workers;  // By rank; "": it has ended already. Empty: not started yet.
+  std::vector<std::string> workers;  // By rank; "": it has ended. Empty: none is started yet.
 };
 struct ReportTrainingDone {};
-struct ReportStart {  // "resume", "rollback": what comes after begins at `start`.
+struct ReportStart {  // `event` is "resume" or "rollback"; training goes on from `start`.
   std::string event, reason;
   GenerationStart start;
 };
-struct ReportLimit {  // Of the job file, that was reached.
+struct ReportLimit {  // A limit of the job file was reached.
   std::string field, reason;
   uint32_t limit = 0;
 };

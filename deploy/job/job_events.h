@@ -30,7 +30,7 @@ namespace thermocline {
 
 namespace event {
 
-// Time passes. All events come with the time; this one with nothing else.
+// Only time has passed. All events come with the time.
 struct Tick {};
 // The answer to Open. `base`: the manifest of the generation's base, where checkpoints are written.
 struct Opened {
@@ -38,8 +38,8 @@ struct Opened {
   absl::Status status;
   CheckpointManifest base;
 };
-// Of a job over several hosts. News of a registration (a nonce) that is known, or lost already, is
-// void; another registration of a host that is there means the loss of the one before.
+// A host is up, in a job over several hosts. Void for a registration (a nonce) that is known, even
+// as lost. A new registration of a host that is up means that the one before is lost.
 struct HostUp {
   Host host;
 };
@@ -53,8 +53,8 @@ struct ProcessStarted {  // It serves at `address`.
   ProcessId id;
   std::string address;
 };
-// The result of a worker that ended well, before its ProcessEnded and after all that it reports.
-// `steps`: how many the job had when the worker ended; kDataLoss: the worker left no result.
+// The result of a worker that ended well; comes after all its reports and before its ProcessEnded.
+// `steps`: how many steps the job had when the worker ended; kDataLoss: the worker left no result.
 struct WorkerResult {
   ProcessId id;
   absl::StatusOr<int64_t> steps;
@@ -73,15 +73,15 @@ struct Configured {
   ProcessId id;
   absl::Status status;
 };
-// The answer to AskStatus; workers that were asked, in the order of their ranks.
-// `checkpoint_bytes`: all that lies in the folders of checkpoints; it changes while servers write.
+// The answer to AskStatus. workers: those that were asked, by rank. checkpoint_bytes: the size of
+// all files in the folders of checkpoints, which changes while servers write.
 struct StatusAnswered {
   uint64_t generation = 0;
   std::vector<ServerReport> servers;  // [num_servers]
   std::vector<WorkerReport> workers;
   uint64_t checkpoint_bytes = 0;
 };
-struct Progressed {  // After `steps` steps, `samples` were read.
+struct Progressed {  // `steps` steps have read `samples` samples.
   uint64_t generation = 0;
   int64_t steps = 0;
   uint64_t samples = 0;
@@ -94,12 +94,12 @@ struct CheckpointAnswered {  // The answer to CallProcesses.
   uint64_t generation = 0;
   CheckpointAnswers answers;
 };
-struct Committed {  // The answer to Commit; as CheckpointCoordinator::OnCommitted.
+struct Committed {  // The answer to Commit; see CheckpointCoordinator::OnCommitted.
   uint64_t generation = 0;
   absl::Status status;
   bool may_exist = false;
 };
-struct Removed {  // The answer to Remove; as CheckpointCoordinator::OnRemoved.
+struct Removed {  // The answer to Remove; see CheckpointCoordinator::OnRemoved.
   uint64_t generation = 0;
   std::string held_back;
 };
@@ -107,7 +107,7 @@ struct Decided {  // The answer to Decide: by rank, whether a worker answered.
   uint64_t generation = 0;
   std::vector<bool> answered;
 };
-struct Introduced {  // The answer to Introduce: by rank, what a worker said.
+struct Introduced {  // The answer to Introduce: by rank, each worker's status.
   uint64_t generation = 0;
   std::vector<absl::Status> answers;
 };
@@ -121,8 +121,8 @@ struct ResultWritten {  // The answer to WriteResult.
 struct CheckpointRequested {
   std::string id;
 };
-// By SIGTERM an engine ends a controller, too, and may start another, which then goes on.
-// The first one leaves a checkpoint of what is trained; a user who repeats it stops the job at
+// A user stops the job. An engine may also end a controller by SIGTERM, and may start another,
+// which then goes on. After the first stop the job leaves a checkpoint; after a second it stops at
 // once.
 struct UserStop {
   std::string how;  // "stopped by signal 2 (Interrupt)"

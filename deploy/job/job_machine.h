@@ -174,7 +174,7 @@ class JobMachine {
   void ConcludeIfStopped();
   Cause FindCause() const;
   absl::Status StatusOfEnd(const Cause& cause) const;
-  Outcome Judge();
+  Outcome DetermineOutcome();
   GenerationStart NextStart() const;
 
   void Do(JobAction action) { actions_.push_back(std::move(action)); }

@@ -182,7 +182,7 @@ void JobMachine::ConcludeIfStopped() {
     for (std::string& id : g.checkpoints->clients().Unanswered())
       requests_.push_back(std::move(id));
   }
-  Outcome outcome = Judge();
+  Outcome outcome = DetermineOutcome();
   if (outcome.goes_back) {
     Open(outcome.next);
   } else {
@@ -268,7 +268,7 @@ GenerationStart JobMachine::NextStart() const {
 }
 
 // Every decision to go back to a checkpoint is made here.
-Outcome JobMachine::Judge() {
+Outcome JobMachine::DetermineOutcome() {
   const Cause cause = FindCause();
   Outcome outcome;
   outcome.what = cause.what;

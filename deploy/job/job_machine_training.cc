@@ -276,9 +276,9 @@ void JobMachine::WorkOnEvaluations() {
   g.decide_at = absl::InfiniteDuration();
   if (g.asked_ranks.empty()) return;
   g.is_decision_sent = true;
-  const EvaluationBoard::Verdict& verdict = evaluations.verdict();
-  Do(action::Decide{g.start.generation, g.asked_ranks, evaluations.step(), verdict.stops,
-                    verdict.schedule});
+  const EvaluationBoard::Decision& decision = evaluations.decision();
+  Do(action::Decide{g.start.generation, g.asked_ranks, evaluations.step(), decision.stops,
+                    decision.schedule});
 }
 
 }  // namespace thermocline

@@ -15,9 +15,9 @@
 namespace thermocline {
 
 struct Placement {
-  std::vector<std::string> servers;   // [num_servers] Names of hosts; empty: all on this machine.
-  std::vector<std::string> workers;   // [num_workers]
-  std::vector<uint32_t> local_ranks;  // [num_workers] Among the workers of the host.
+  std::vector<std::string> servers;   // [num_servers] hosts; empty: all run on this machine
+  std::vector<std::string> workers;   // [num_workers] hosts
+  std::vector<uint32_t> local_ranks;  // [num_workers] rank among the workers of the host
   std::vector<std::string> notices;   // For users: hosts that take more than was meant.
 
   // "": this machine.

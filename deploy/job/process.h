@@ -1,4 +1,4 @@
-// The processes of a job: their names, how they end, what their ends mean, and the state of each.
+// The processes of a job: names, ends and states.
 #ifndef THERMOCLINE_DEPLOY_JOB_PROCESS_H_
 #define THERMOCLINE_DEPLOY_JOB_PROCESS_H_
 
@@ -21,13 +21,13 @@ enum class ProcessRole { kServer, kWorker };
 // "server 0", "worker 1".
 std::string ProcessName(ProcessRole role, size_t index);
 
-// Names one process of a job, and no other. An event with the id of an earlier process is void. (A
-// list of hosts, and the host that a process runs on, have their place here.)
+// Identifies one process of a job. An event with the id of an earlier process is void.
 struct ProcessId {
   ProcessRole role = ProcessRole::kServer;
-  uint32_t index = 0;  // Of the server, or rank of the worker.
+  uint32_t index = 0;  // The server's index, or the worker's rank.
   uint64_t generation = 0;
-  uint64_t incarnation = 0;  // From 1 in each generation, of each server and worker.
+  uint64_t incarnation =
+      0;  // Counts the processes of this server or worker in the generation, from 1.
 
   std::string Name() const { return ProcessName(role, index); }
   bool operator==(const ProcessId& other) const {
@@ -41,11 +41,11 @@ struct ProcessEnd {
   std::optional<int> exit_code;  // Empty: a signal killed it.
   std::string how;               // "was killed by signal 9 (Killed)", "exited with code 1 (...)"
   std::string report;            // The same with its last log lines, for an error.
-  // Why, in its own words: "day.csv:17: column 2 ('item'): ..."; "": it did not say.
+  // The process's own message: "day.csv:17: column 2 ('item'): ..."; "": it left none.
   std::string reason;
 };
 
-// A process that ended and should not have.
+// A process that ended although it should not have.
 struct ProcessFailure {
   ProcessRole role;
   std::string name;  // "worker 0"
@@ -53,35 +53,36 @@ struct ProcessFailure {
   uint32_t index = 0;
 };
 
-// Whether the job itself caused the end of any: a worker that found a NaN or bad data, a process
-// that refused its flags. The next generation would fail the same way. The others were lost: killed
-// by a signal, workers that lost a server or can't read their data for now, servers whose disk
+// Whether the job itself caused any of the failures: a worker found a NaN or bad data, or a process
+// refused its flags. The next generation would fail the same way. Other processes were lost: they
+// were killed by a signal, a worker lost a server or can't read its data for now, a server's disk
 // failed.
 bool JobCausedAny(const std::vector<ProcessFailure>& failures);
 
-// In one line: "server 0 was killed by signal 9 (Killed), worker 1 exited with code 3".
+// One line: "server 0 was killed by signal 9 (Killed), worker 1 exited with code 3".
 std::string DescribeFailures(const std::vector<ProcessFailure>& failures);
 
-// kAborted, with the reasons, each once and above the processes that gave it, and the reports.
+// kAborted. Its message has the reasons, each once and above the processes that gave it, and the
+// reports.
 absl::Status FailureStatus(const std::vector<ProcessFailure>& failures);
 
 // One server or worker, over all its processes.
 struct ProcessState {
-  uint64_t incarnation = 0;  // Of the last one; 0: none was started.
+  uint64_t incarnation = 0;  // The last process's; 0: none was started.
   bool is_running = false;
-  bool came_up = false;                    // The last one.
+  bool came_up = false;                    // The last process served.
   std::string address;                     // Where it serves, or where the one before did.
-  std::optional<ProcessEnd> end;           // Of the last one.
-  std::optional<absl::Duration> start_at;  // When the next one is due.
-  // Of a server:
+  std::optional<ProcessEnd> end;           // How the last process ended.
+  std::optional<absl::Duration> start_at;  // When the next process is started.
+  // For a server:
   bool is_configured = false;
-  std::optional<absl::Duration> configure_at;  // When it is asked to take its configuration again.
-  absl::Status not_configured;                 // What it said the last time.
-  ServerWork work = {};                        // What it has done, ...
-  absl::Duration advanced_at;                  // ... and when that changed last.
-  // Of a worker:
-  bool knows_peers = false;  // It was told where all of them are.
-  // Where it has ended well: how many steps the job had.
+  std::optional<absl::Duration> configure_at;  // When Configure is called again.
+  absl::Status not_configured;                 // The error of the last Configure.
+  ServerWork work = {};
+  absl::Duration advanced_at;  // When `work` changed last.
+  // For a worker:
+  bool knows_peers = false;  // It has the addresses of all workers.
+  // Once it has ended well: how many steps the job had.
   absl::StatusOr<int64_t> steps = absl::UnknownError("no result");
 
   bool ended_well() const { return end.has_value() && end->exit_code == 0; }
@@ -93,25 +94,25 @@ class ProcessTable {
   ProcessTable(uint64_t generation, size_t num_servers, size_t num_workers)
       : servers(num_servers), workers(num_workers), generation_(generation) {}
 
-  // Of the last process.
+  // The id of the last process.
   ProcessId Id(ProcessRole role, size_t index) const {
     return {role, static_cast<uint32_t>(index), generation_, Of(role)[index].incarnation};
   }
-  // Null: it is another process than the last in its place.
+  // Null: another process has replaced it.
   ProcessState* Find(const ProcessId& id) {
     std::vector<ProcessState>& of_role = id.role == ProcessRole::kServer ? servers : workers;
     if (id.index >= of_role.size() || !(Id(id.role, id.index) == id)) return nullptr;
     return &of_role[id.index];
   }
-  // Notes that the next process in its place is started.
+  // Begins the next process of a server or worker.
   ProcessId Begin(ProcessRole role, size_t index);
 
   std::vector<std::string> Addresses(ProcessRole role) const;
   std::vector<uint32_t> RunningWorkers() const;
-  // Servers that ended and no process is to come in their place, then workers that ended with an
-  // error; those last that only lost another process.
+  // Servers that ended and are not started again, then workers that ended with an error. Workers
+  // that only lost another process come last.
   std::vector<ProcessFailure> Failures() const;
-  // The first that has not come up, and has not ended well.
+  // The first process that neither came up nor ended well.
   std::optional<size_t> FirstNotUp(ProcessRole role) const;
   bool AllConfigured() const;
   bool AllWorkersEndedWell() const;

@@ -287,7 +287,7 @@ TEST(Summary, CountsWhatPackingMetAsWell) {
 
 TEST(Summary, DescribesAChange) {
   EvaluationEvent event;
-  ScheduleState& next = event.verdict.schedule.emplace();
+  ScheduleState& next = event.decision.schedule.emplace();
   next.set_first_step(120);
   next.set_logloss(0.4512);
   next.set_rate(25);
@@ -302,14 +302,14 @@ TEST(Summary, DescribesAnEvaluationAndWhatFollows) {
   event.report.pass = 1;
   event.report.auc = 0.75;
   event.report.logloss = 0.5;
-  event.verdict.is_best = true;
+  event.decision.is_best = true;
   event.state.set_best_checkpoint("step-000000099");
   EXPECT_EQ(DescribeEvaluation(event, 2),
             "evaluation after step 99 (pass 1): AUC 0.7500  logloss 0.5000; the best so far, kept "
             "as step-000000099");
   event.checkpoint_error = absl::AbortedError("disk full");
   EXPECT_THAT(DescribeEvaluation(event, 2), HasSubstr("can't be made: disk full"));
-  event.verdict = {/*is_best=*/false, /*stops=*/true};
+  event.decision = {/*is_best=*/false, /*stops=*/true};
   event.state.set_best_step(49);
   event.state.set_best_auc(0.76);
   event.state.set_best_logloss(0.49);

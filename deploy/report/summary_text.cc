@@ -152,7 +152,7 @@ std::string HotLine(const Json& summary) {
 }  // namespace
 
 std::string DescribeChange(const EvaluationEvent& event, std::optional<double> rate_before) {
-  const ScheduleState& next = *event.verdict.schedule;
+  const ScheduleState& next = *event.decision.schedule;
   std::string line =
       absl::StrFormat("%s batches from step %d on, after a loss of %.4f on held-out rows",
                       next.is_hot() ? "hot" : "cold", next.first_step(), next.logloss());
@@ -168,7 +168,7 @@ std::string DescribeEvaluation(const EvaluationEvent& event, uint32_t patience) 
   std::string line =
       absl::StrFormat("evaluation after step %d (pass %d): AUC %s  logloss %.4f",
                       report.step.value(), report.pass, AucText(report.auc), report.logloss);
-  if (!event.verdict.is_best) {
+  if (!event.decision.is_best) {
     if (state.best_step() >= 0) {
       absl::StrAppendFormat(&line, "; the best is AUC %s  logloss %.4f after step %d",
                             AucText(state.best_auc()), state.best_logloss(), state.best_step());
@@ -185,7 +185,7 @@ std::string DescribeEvaluation(const EvaluationEvent& event, uint32_t patience) 
   } else {
     absl::StrAppend(&line, "; the best so far, kept as ", state.best_checkpoint());
   }
-  if (event.verdict.stops) absl::StrAppend(&line, "; training ends");
+  if (event.decision.stops) absl::StrAppend(&line, "; training ends");
   return line;
 }
 

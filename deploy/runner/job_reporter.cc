@@ -266,7 +266,7 @@ void JobReporter::TellOfCallOff(const CheckpointEvent& event) {
 // At a rate of one percent a pass has hundreds of changes, so the console shows only those at which
 // the rate changes.
 void JobReporter::ReportChange(const EvaluationEvent& event) {
-  const ScheduleState& next = *event.verdict.schedule;
+  const ScheduleState& next = *event.decision.schedule;
   Json json = {{"event", "change"},
                {"step", event.report.step.value()},
                {"pass", event.report.pass},
@@ -283,14 +283,14 @@ void JobReporter::ReportChange(const EvaluationEvent& event) {
 void JobReporter::Report(const action::ReportEvaluation& report) {
   const EvaluationEvent& event = report.event;
   // A run that goes on where one was due evaluates again, but the change has been reported.
-  if (event.report.schedule.has_value() && event.verdict.schedule.has_value()) ReportChange(event);
+  if (event.report.schedule.has_value() && event.decision.schedule.has_value()) ReportChange(event);
   if (!event.report.is_evaluation) return;
   Json json;
   json["event"] = "decision";
   json["step"] = event.report.step.value();
-  json["is_best"] = event.verdict.is_best;
-  json["stops"] = event.verdict.stops;
-  evaluations_ = SummarizeEvaluations(event.state, event.verdict.stops);
+  json["is_best"] = event.decision.is_best;
+  json["stops"] = event.decision.stops;
+  evaluations_ = SummarizeEvaluations(event.state, event.decision.stops);
   json.update(evaluations_);
   Append(std::move(json));
   Tell(DescribeEvaluation(event, job_.evaluate().patience()));

@@ -62,8 +62,8 @@ void SimEvaluations::OnDecided(const EvaluationEvent& event, bool keeps_best) {
   keeps_best_ = keeps_best;
   state_ = event.state;
   ++counters_.decided;
-  if (event.verdict.is_best) ++counters_.best;
-  if (event.verdict.stops) ++counters_.stopped;
+  if (event.decision.is_best) ++counters_.best;
+  if (event.decision.stops) ++counters_.stopped;
   if (event.checkpoint_error.ok()) return;
   ++counters_.unmade;
   unmade_.insert(event.report.step);

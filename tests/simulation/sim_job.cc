@@ -230,7 +230,7 @@ SimWorld SimJob::World() {
   world.on_rollback = [this](const action::ReportStart& start) { OnRollback(start); };
   world.on_committed = [this](const CheckpointEvent& event) { OnCommitted(event); };
   world.on_evaluation = [this](const EvaluationEvent& event) {
-    if (event.verdict.schedule.has_value()) ++counters_.changes;
+    if (event.decision.schedule.has_value()) ++counters_.changes;
     if (evaluations_ != nullptr) evaluations_->OnDecided(event, setup_.checkpoints.has_value());
   };
   world.stop = [this](bool is_done) {

@@ -3,20 +3,73 @@
 #define THERMOCLINE_WORKER_DATA_COLUMN_VALUES_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "common/base/ids.h"
 #include "common/base/uninitialized_vector.h"
 #include "proto/job.pb.h"
 #include "worker/data/batch.h"
-#include "worker/data/key_buffer.h"
-#include "worker/data/missing_numbers.h"
 #include "worker/data/text/number_text.h"
 
 namespace thermocline {
+
+// Which texts stand for a missing number (data.missing_number). Immutable.
+class MissingNumbers {
+ public:
+  MissingNumbers();  // The default texts.
+  explicit MissingNumbers(const Data& data);
+
+  // Whether `text`, which is no number, stands for a missing one.
+  bool HasText(absl::string_view text) const;
+  bool HasNumber(double number) const;
+  bool has_numbers() const { return !numbers_.empty(); }
+
+ private:
+  void Add(absl::string_view text);
+
+  std::vector<std::string> texts_;
+  std::vector<double> numbers_;
+};
+
+// Collects the keys of one feature while a batch is parsed. Appends keys to a vector that is larger
+// than the `size` keys it holds, so that most calls of Add write one number. It keeps up to `most`
+// + 1 keys and drops further ones: a batch may have `most`, and its reader has to see that there
+// are too many.
+struct KeyBuffer {
+  explicit KeyBuffer(UninitializedVector<Key>* keys, UninitializedVector<float>* weights = nullptr,
+                     size_t most = kMaxTableLookups)
+      : keys(keys),
+        weights(weights),
+        most(most),
+        data(keys->data()),
+        capacity(std::min(keys->size(), most + 1)) {}
+
+  UninitializedVector<Key>* keys;       // Only this object changes its size.
+  UninitializedVector<float>* weights;  // [size] once a list is read; unused without weights.
+  size_t most;
+  Key* data;  // keys->data()
+  size_t capacity;
+  size_t size = 0;
+
+  void Add(Key key) {
+    if (size == capacity) Grow();
+    data[size++] = key;
+  }
+  void Grow() {
+    if (size > most) {
+      size = most;
+      return;
+    }
+    capacity = std::min(std::max<size_t>(64, 2 * size), most + 1);
+    keys->resize(capacity);
+    data = keys->data();
+  }
+};
 
 // Returns the key of a text: a hash of its bytes, never kEmptyCategoryKey.
 Key HashText(absl::string_view text);

@@ -18,9 +18,23 @@
 #include "worker/data/column_values.h"
 #include "worker/data/list_weights.h"
 #include "worker/data/text/line_stream.h"
-#include "worker/data/text/value_split.h"
 
 namespace thermocline {
+
+// Decides by the value of a column which rows are held out (data.split.column). Immutable.
+class ValueSplit {
+ public:
+  ValueSplit(int column, absl::string_view test_from);
+
+  int column() const { return column_; }
+  // nullopt: the value is not a number, though test_from is one; the row is malformed.
+  std::optional<bool> IsHeldOut(absl::string_view value) const;
+
+ private:
+  int column_;
+  std::string from_;
+  std::optional<double> number_;
+};
 
 // The columns of a line. They point into the line or into `unquoted`. The buffers keep their memory
 // for the next line.
