@@ -18,8 +18,6 @@ namespace {
 
 constexpr size_t kWriteBytes = 1 << 20;
 
-std::string FolderOf(const std::string& path) { return path.substr(0, path.rfind('/')); }
-
 // Enough for a disk, and little compared with the part of a table that one of many threads reads.
 constexpr size_t kReadAheadBytes = 256 << 10;
 

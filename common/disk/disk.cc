@@ -26,13 +26,6 @@
 namespace thermocline {
 namespace {
 
-// "a" lies in ".", "/a" in "/".
-std::string FolderOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
 absl::Status ErrorOf(absl::string_view what, const std::string& path, int error) {
   const std::string message = absl::StrCat("can't ", what, " '", path, "': ", std::strerror(error));
   switch (error) {
@@ -211,6 +204,12 @@ class PosixDirectoryLock : public DirectoryLock {
 };
 
 }  // namespace
+
+std::string FolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
 
 absl::Status CreateDirectories(Disk* disk, const std::string& path) {
   if (path.empty() || path == "." || path.back() == '/') {

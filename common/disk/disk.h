@@ -109,6 +109,9 @@ class PosixDisk : public Disk {
   absl::StatusOr<std::unique_ptr<DirectoryLock>> Lock(const std::string& directory) override;
 };
 
+// The folder that a path is in: "a" is in ".", "/a" in "/".
+std::string FolderOf(const std::string& path);
+
 // Creates a folder and the missing folders above it, and puts the names of all of them on the
 // medium. Errors: kUnavailable
 absl::Status CreateDirectories(Disk* disk, const std::string& path);

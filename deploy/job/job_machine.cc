@@ -125,14 +125,18 @@ void JobMachine::On(const event::Opened& opened) {
   WaitForHosts();
 }
 
+action::StartProcess JobMachine::NextProcess(ProcessRole role, size_t index) {
+  action::StartProcess start;
+  start.id = generation_.processes.Begin(role, index);
+  start.host = generation_.placement.HostOf(role, index);
+  return start;
+}
+
 void JobMachine::StartServers() {
   stage_ = Stage::kStartingServers;
   generation_.startup_deadline = now_ + StartupTimeout();
   for (size_t i = 0; i < generation_.processes.servers.size(); ++i) {
-    action::StartProcess start;
-    start.id = generation_.processes.Begin(ProcessRole::kServer, i);
-    start.host = generation_.placement.HostOf(ProcessRole::kServer, i);
-    Do(std::move(start));
+    Do(NextProcess(ProcessRole::kServer, i));
   }
 }
 
@@ -283,10 +287,8 @@ void JobMachine::StartDueServers() {
       if (g.checkpoints->is_committing()) continue;
       g.checkpoints->OnServerReplaced(i);
     }
-    action::StartProcess start;
+    action::StartProcess start = NextProcess(ProcessRole::kServer, i);
     start.address = server.address;
-    start.id = g.processes.Begin(ProcessRole::kServer, i);
-    start.host = g.placement.HostOf(ProcessRole::kServer, i);
     Do(std::move(start));
   }
 }
@@ -301,9 +303,7 @@ void JobMachine::StartWorkers() {
   stage_ = Stage::kStartingWorkers;
   g.startup_deadline = now_ + StartupTimeout();
   for (size_t rank = 0; rank < g.processes.workers.size(); ++rank) {
-    action::StartProcess start;
-    start.id = g.processes.Begin(ProcessRole::kWorker, rank);
-    start.host = g.placement.HostOf(ProcessRole::kWorker, rank);
+    action::StartProcess start = NextProcess(ProcessRole::kWorker, rank);
     start.local_rank = g.placement.LocalRank(rank);
     start.first_step = g.start.first_step();
     if (SchedulesBatches() && g.base.evaluations().has_schedule()) {

@@ -117,6 +117,7 @@ class JobMachine {
   void On(const event::CheckpointRequested& requested);
   void Advance();
   void Open(const GenerationStart& start);
+  action::StartProcess NextProcess(ProcessRole role, size_t index);
   void StartServers();
   void ConfigureServers();
   void Configure(size_t server);

@@ -27,8 +27,6 @@ std::vector<TableId> Tables(const std::vector<ShardWriter::Source>& sources) {
   return tables;
 }
 
-std::string FolderOf(const std::string& path) { return path.substr(0, path.rfind('/')); }
-
 absl::Status CalledOff() { return absl::CancelledError("the checkpoint was called off"); }
 
 }  // namespace

@@ -41,8 +41,7 @@ void EmbeddingTable::Gather(const KeyBatch& batch, uint8_t* weights, Misses* mis
     const float* weights;
     uint32_t row;  // Only for a table with a store.
   };
-  for (uint32_t s = 0; s < kNumStripes; ++s) {
-    if (batch.begin(s) == batch.begin(s + 1)) continue;
+  TableStripes::ForEachStripe(batch, [&](uint32_t s) {
     const TableStripe& stripe = stripes_[s];
     const size_t old_misses = kSpilled ? misses->size() : 0;
     absl::ReaderMutexLock lock(&stripe.mutex);
@@ -70,7 +69,7 @@ void EmbeddingTable::Gather(const KeyBatch& batch, uint8_t* weights, Misses* mis
           }
         });
     if (kSpilled) stripe.Pin(absl::MakeConstSpan(*misses).subspan(old_misses));
-  }
+  });
 }
 
 void EmbeddingTable::GatherInitial(Key key, bool with_state, uint8_t* row) const {
@@ -105,8 +104,7 @@ void EmbeddingTable::GatherWhole(const KeyBatch& batch, uint8_t* rows, Misses* m
   const bool spilled = store_ != nullptr;
   const size_t weights_bytes = sizeof(float) * layout_.dim;
   const size_t state_bytes = sizeof(float) * layout_.state_floats();
-  for (uint32_t s = 0; s < kNumStripes; ++s) {
-    if (batch.begin(s) == batch.begin(s + 1)) continue;
+  TableStripes::ForEachStripe(batch, [&](uint32_t s) {
     const TableStripe& stripe = stripes_[s];
     const size_t old_misses = misses->size();
     absl::ReaderMutexLock lock(&stripe.mutex);
@@ -129,12 +127,11 @@ void EmbeddingTable::GatherWhole(const KeyBatch& batch, uint8_t* rows, Misses* m
             misses->push_back({entry.key, entry.place, s, entry.position});
             return;
           }
-          std::memcpy(out, storage_.Weights(row), weights_bytes);
-          if (state_bytes > 0) std::memcpy(out + weights_bytes, storage_.State(row), state_bytes);
+          storage_.CopyOut(row, out);
           if (spilled) storage_.MarkReferenced(row);
         });
     if (spilled) stripe.Pin(absl::MakeConstSpan(*misses).subspan(old_misses));
-  }
+  });
 }
 
 template <typename GatherBatch>
@@ -211,8 +208,7 @@ void EmbeddingTable::Apply(const KeyBatch& batch, const uint32_t* counts, const 
   const int dim = kDim > 0 ? kDim : layout_.dim;
   const bool spilled = store_ != nullptr;
   const bool counts_first = layout_.min_count > 0;
-  for (uint32_t s = 0; s < kNumStripes; ++s) {
-    if (batch.begin(s) == batch.begin(s + 1)) continue;
+  TableStripes::ForEachStripe(batch, [&](uint32_t s) {
     TableStripe& stripe = stripes_[s];
     const size_t old_misses = misses->size();
     absl::MutexLock lock(&stripe.mutex);
@@ -246,7 +242,7 @@ void EmbeddingTable::Apply(const KeyBatch& batch, const uint32_t* counts, const 
           if (spilled) storage_.MarkDirty(ref.row);
         });
     if (spilled) stripe.Pin(absl::MakeConstSpan(*misses).subspan(old_misses));
-  }
+  });
 }
 
 template <OptimizerKind kKind>
@@ -283,8 +279,7 @@ template <typename ChangedOf, typename SetRow>
 void EmbeddingTable::OverwriteBatch(const KeyBatch& batch, size_t first, ChangedOf changed_of,
                                     SetRow set_row, Misses* misses) {
   const bool spilled = store_ != nullptr;
-  for (uint32_t s = 0; s < kNumStripes; ++s) {
-    if (batch.begin(s) == batch.begin(s + 1)) continue;
+  TableStripes::ForEachStripe(batch, [&](uint32_t s) {
     TableStripe& stripe = stripes_[s];
     const size_t old_misses = misses->size();
     absl::MutexLock lock(&stripe.mutex);
@@ -310,7 +305,7 @@ void EmbeddingTable::OverwriteBatch(const KeyBatch& batch, size_t first, Changed
           if (spilled) storage_.MarkDirty(ref.row);
         });
     if (spilled) stripe.Pin(absl::MakeConstSpan(*misses).subspan(old_misses));
-  }
+  });
 }
 
 template <typename ChangedOf, typename SetRow>
@@ -323,11 +318,6 @@ absl::Status EmbeddingTable::Overwrite(absl::Span<const Key> keys, ChangedOf cha
   if (misses.empty()) return absl::OkStatus();
   return ChangeMissed(misses, {}, 0,
                       [&](const Miss& miss, uint32_t row, bool) { set_row(miss.position, row); });
-}
-
-void EmbeddingTable::CopyRow(const float* from, uint32_t row) {
-  std::copy_n(from, layout_.dim, storage_.Weights(row));
-  std::copy_n(from + layout_.dim, layout_.state_floats(), storage_.State(row));
 }
 
 absl::Status EmbeddingTable::ApplyGradients(absl::Span<const Key> keys,
@@ -372,7 +362,7 @@ absl::Status EmbeddingTable::AssignRows(absl::Span<const Key> keys,
   return Overwrite(
       keys, [=](size_t) { return changed; },
       [&](size_t i, uint32_t row) {
-        CopyRow(rows.data() + i * row_floats, row);
+        storage_.CopyIn(rows.data() + i * row_floats, row);
         RowMeta* meta = storage_.Meta(row);
         meta->AddCount(counts[i]);
         MarkChanged(meta, changed);
@@ -390,7 +380,7 @@ absl::Status EmbeddingTable::LoadRows(absl::Span<const Key> keys, absl::Span<con
   return Overwrite(
       keys, [&](size_t i) { return changed[i]; },
       [&](size_t i, uint32_t row) {
-        CopyRow(rows.data() + i * row_floats, row);
+        storage_.CopyIn(rows.data() + i * row_floats, row);
         *storage_.Meta(row) = {counts[i], changed[i]};
       });
 }
@@ -487,8 +477,7 @@ void EmbeddingTable::VisitMemory(VisitRow visit) const {
   for (const TableStripe& stripe : stripes_) {
     absl::ReaderMutexLock lock(&stripe.mutex);
     stripe.index.ForEach([&](Key key, uint32_t row) {
-      std::copy_n(storage_.Weights(row), layout_.dim, scratch.begin());
-      std::copy_n(storage_.State(row), layout_.state_floats(), scratch.begin() + layout_.dim);
+      storage_.CopyOut(row, scratch.data());
       visit(key, scratch, *storage_.Meta(row));
     });
     for (const auto& [key, meta] : stripe.candidates) visit(key, {}, meta);

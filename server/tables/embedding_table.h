@@ -188,7 +188,6 @@ class EmbeddingTable {
   template <typename ChangedOf, typename SetRow>
   void OverwriteBatch(const KeyBatch& batch, size_t first, ChangedOf changed_of, SetRow set_row,
                       Misses* misses);
-  void CopyRow(const float* from, uint32_t row);
   void ForgetStripe(TableStripe& stripe);  // After TableAdmission::SetOldestKept.
 
   // Rows that come from the store. Misses are pinned before their stripe's lock is given back.

@@ -194,8 +194,7 @@ UninitializedVector<Key> EmbeddingTable::Snapshot::CopyKeys(const TableStripe& s
 void EmbeddingTable::Snapshot::DropOthers(UninitializedVector<Key>* keys) const {
   size_t kept = 0;
   table_->stripes_.ForEachBatch(*keys, [&](const KeyBatch& batch, size_t) {
-    for (uint32_t s = 0; s < kNumStripes; ++s) {
-      if (batch.begin(s) == batch.begin(s + 1)) continue;
+    TableStripes::ForEachStripe(batch, [&](uint32_t s) {
       const TableStripe& stripe = table_->stripes_[s];
       absl::ReaderMutexLock lock(&stripe.mutex);
       table_->stripes_.Pipeline<const RowMeta*>(
@@ -215,7 +214,7 @@ void EmbeddingTable::Snapshot::DropOthers(UninitializedVector<Key>* keys) const 
                                  stripe.cut.Find(entry.key) != nullptr;
             if (belongs) (*keys)[kept++] = entry.key;  // The batch is a copy.
           });
-    }
+    });
   });
   keys->resize(kept);
 }
@@ -229,9 +228,7 @@ void EmbeddingTable::Snapshot::Read(SnapshotRows* rows) {
   rows->rows.resize(n * table_->layout_.row_floats());
   present_.assign(n, 0);
   table_->stripes_.ForEachBatch(batch_, [&](const KeyBatch& batch, size_t) {
-    for (uint32_t s = 0; s < kNumStripes; ++s) {
-      if (batch.begin(s) != batch.begin(s + 1)) ReadStripe(batch, s, rows);
-    }
+    TableStripes::ForEachStripe(batch, [&](uint32_t s) { ReadStripe(batch, s, rows); });
   });
   for (size_t i = 0; i < n; ++i) {
     if (!present_[i] && batch_stored_[i] != kNotStored) ReadFromStore(i, rows);
@@ -241,8 +238,7 @@ void EmbeddingTable::Snapshot::Read(SnapshotRows* rows) {
 
 void EmbeddingTable::Snapshot::ReadFromStore(size_t position, SnapshotRows* rows) {
   const uint8_t* stored = stored_rows_.data() + batch_stored_[position] * table_->stored_row_bytes_;
-  RowMeta meta;
-  std::memcpy(&meta, stored, sizeof(meta));
+  const RowMeta meta = StoredMeta(stored);
   if (!cut_.Contains(meta)) return;
   const size_t row_floats = table_->layout_.row_floats();
   std::memcpy(&rows->rows[position * row_floats], stored + sizeof(meta),
@@ -297,8 +293,7 @@ void EmbeddingTable::Snapshot::ReadStripe(const KeyBatch& batch, uint32_t s, Sna
       [&](const Entry& entry, uint32_t row) ABSL_SHARED_LOCKS_REQUIRED(stripe.mutex) {
         float* out = &rows->rows[entry.position * (dim + state_floats)];
         if (row != 0 && stripe.cut.Contains(*storage.Meta(row))) {
-          std::copy_n(storage.Weights(row), dim, out);
-          std::copy_n(storage.State(row), state_floats, out + dim);
+          storage.CopyOut(row, out);
           set_meta(entry.position, *storage.Meta(row));
         } else if (const RowCut::Image* image = stripe.cut.Find(entry.key)) {
           rows->has_row[entry.position] = image->row != nullptr ? 1 : 0;

@@ -128,25 +128,17 @@ absl::Status EmbeddingTable::ReadMissed(absl::Span<const Miss> misses, Use use) 
 }
 
 bool EmbeddingTable::IsStored(const StoredRows& stored, size_t i) const {
-  if (!stored.found[i]) return false;
-  RowMeta meta;
-  std::memcpy(&meta, stored.rows.data() + i * stored_row_bytes_, sizeof(meta));
-  return admission_.IsKept(meta);
+  return stored.found[i] &&
+         admission_.IsKept(StoredMeta(stored.rows.data() + i * stored_row_bytes_));
 }
 
 uint32_t EmbeddingTable::Install(TableStripe& stripe, const Miss& miss,
                                  const uint8_t* stored) const {
-  RowMeta meta;
-  std::memcpy(&meta, stored, sizeof(meta));
+  const RowMeta meta = StoredMeta(stored);
   const RowRef ref = Create(stripe, miss.key, miss.place, meta.changed);
   storage_.Meta(ref.row)->count = meta.count;
   admission_.CountStored(stripe, meta.changed, -1);
-  const size_t weights_bytes = layout_.dim * sizeof(float);
-  std::memcpy(ref.weights, stored + sizeof(meta), weights_bytes);
-  if (layout_.state_floats() > 0) {
-    std::memcpy(storage_.State(ref.row), stored + sizeof(meta) + weights_bytes,
-                layout_.state_floats() * sizeof(float));
-  }
+  storage_.CopyIn(stored + sizeof(meta), ref.row);
   return ref.row;
 }
 
@@ -165,9 +157,10 @@ absl::Status EmbeddingTable::GatherMissed(const Misses& all_misses, uint8_t* row
         const uint8_t* found = stored.rows.data() + i * stored_row_bytes_;
         // Another thread may have brought it to memory, and changed it.
         if (const uint32_t row = stripe.index.Find(miss.key, miss.place); row != 0) {
-          std::memcpy(out, storage_.Weights(row), weights_bytes);
           if (row_bytes > weights_bytes) {
-            std::memcpy(out + weights_bytes, storage_.State(row), row_bytes - weights_bytes);
+            storage_.CopyOut(row, out);
+          } else {
+            std::memcpy(out, storage_.Weights(row), weights_bytes);
           }
         } else if (IsStored(stored, i)) {
           std::memcpy(out, found + sizeof(RowMeta), row_bytes);
@@ -319,12 +312,8 @@ void EmbeddingTable::AddToBatch(Key key, uint32_t row, SpillBatch* batch) const 
   batch->rows.push_back(row);
   batch->stored.resize(batch->keys.size() * stored_row_bytes_);
   uint8_t* stored = batch->stored.data() + batch->stored.size() - stored_row_bytes_;
-  const size_t weights_bytes = layout_.dim * sizeof(float);
   std::memcpy(stored, storage_.Meta(row), sizeof(RowMeta));
-  std::memcpy(stored + sizeof(RowMeta), storage_.Weights(row), weights_bytes);
-  if (layout_.state_floats() == 0) return;
-  std::memcpy(stored + sizeof(RowMeta) + weights_bytes, storage_.State(row),
-              layout_.state_floats() * sizeof(float));
+  storage_.CopyOut(row, stored + sizeof(RowMeta));
 }
 
 void EmbeddingTable::FinishBatch(const SpillBatch& batch, bool written) {
@@ -371,8 +360,7 @@ absl::Status EmbeddingTable::VisitStored(VisitRow visit) const {
         if (stripe.index.Find(keys[i], KeyIndex::PlaceOfHash(hash)) != 0) continue;
       }
       const uint8_t* stored = rows.data() + i * stored_row_bytes_;
-      RowMeta meta;
-      std::memcpy(&meta, stored, sizeof(meta));
+      const RowMeta meta = StoredMeta(stored);
       if (!admission_.IsKept(meta)) continue;
       std::memcpy(row.data(), stored + sizeof(meta), row.size() * sizeof(float));
       visit(keys[i], row, meta);

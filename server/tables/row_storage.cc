@@ -52,12 +52,14 @@ uint64_t RowSlab::ResidentBytes(uint32_t end) const {
 }
 
 RowStorage::RowStorage(const TableLayout& layout, bool with_flags)
-    : has_state_(layout.state_floats() > 0),
+    : weights_bytes_(sizeof(float) * layout.dim),
+      state_bytes_(sizeof(float) * layout.state_floats()),
+      has_state_(state_bytes_ > 0),
       with_flags_(with_flags),
       block_shift_(BlockShift(layout)),
       end_row_(1u << block_shift_),
-      weights_(sizeof(float) * layout.dim, end_row_),
-      state_(sizeof(float) * layout.state_floats(), end_row_),
+      weights_(weights_bytes_, end_row_),
+      state_(state_bytes_, end_row_),
       meta_(sizeof(RowMeta), end_row_),
       flags_(sizeof(std::atomic<uint32_t>), end_row_) {}
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -29,6 +30,13 @@ struct RowMeta {
 };
 
 static_assert(sizeof(RowMeta) == kRowMetaMemoryBytes);
+
+// The meta data in front of a row as the store has it (StoredRowBytes).
+inline RowMeta StoredMeta(const uint8_t* stored) {
+  RowMeta meta;
+  std::memcpy(&meta, stored, sizeof(meta));
+  return meta;
+}
 
 // RowMeta::changed of a row that `step` changed.
 inline uint32_t ChangedAt(Step step) {
@@ -116,6 +124,21 @@ class RowStorage {
   }
   RowMeta* Meta(uint32_t row) const { return reinterpret_cast<RowMeta*>(meta_.At(row)); }
 
+  // Copies a row, weights and then optimizer state, to or from [row_floats] float32 at any
+  // alignment.
+  void CopyOut(uint32_t row, void* to) const {
+    std::memcpy(to, Weights(row), weights_bytes_);
+    if (has_state_) {
+      std::memcpy(static_cast<uint8_t*>(to) + weights_bytes_, State(row), state_bytes_);
+    }
+  }
+  void CopyIn(const void* from, uint32_t row) const {
+    std::memcpy(Weights(row), from, weights_bytes_);
+    if (has_state_) {
+      std::memcpy(State(row), static_cast<const uint8_t*>(from) + weights_bytes_, state_bytes_);
+    }
+  }
+
   // RowFlags. REQUIRES: with_flags
   std::atomic<uint32_t>* Flags(uint32_t row) const {
     return reinterpret_cast<std::atomic<uint32_t>*>(flags_.At(row));
@@ -142,6 +165,8 @@ class RowStorage {
   size_t row_bytes() const;  // For one row.
 
  private:
+  const size_t weights_bytes_;
+  const size_t state_bytes_;
   const bool has_state_;
   const bool with_flags_;
   const int block_shift_;

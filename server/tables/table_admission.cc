@@ -1,6 +1,5 @@
 #include "server/tables/table_admission.h"
 
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -95,9 +94,7 @@ absl::StatusOr<bool> TableAdmission::RemoveForgotten(RowStore* store, uint64_t n
   const auto leave_forgotten = [&](const auto& is_there) {
     size_t n = 0;
     for (size_t i = 0; i < keys.size(); ++i) {
-      RowMeta meta;
-      std::memcpy(&meta, rows.data() + i * row_bytes, sizeof(meta));
-      if (is_there(i) && !IsKept(meta)) keys[n++] = keys[i];
+      if (is_there(i) && !IsKept(StoredMeta(rows.data() + i * row_bytes))) keys[n++] = keys[i];
     }
     keys.resize(n);
   };

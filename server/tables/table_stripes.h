@@ -152,6 +152,14 @@ class TableStripes {
     }
   }
 
+  // Calls run(stripe) for every stripe that the batch has keys of.
+  template <typename Run>
+  static void ForEachStripe(const KeyBatch& batch, Run run) {
+    for (uint32_t stripe = 0; stripe < kNumStripes; ++stripe) {
+      if (batch.begin(stripe) < batch.begin(stripe + 1)) run(stripe);
+    }
+  }
+
   // Runs probe(entry) -> item, which starts the fetch of the item, for every entry of a stripe, and
   // use(entry, item) once the item had the time to arrive. The buckets of stripes that come later
   // are fetched meanwhile. The caller holds the stripe's lock; the analysis can't see that here.

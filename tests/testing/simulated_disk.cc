@@ -11,13 +11,6 @@
 namespace thermocline {
 namespace {
 
-// "a" is in ".", "/a" in "/".
-std::string DirectoryOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
 absl::Status Missing(const std::string& path) {
   return absl::NotFoundError(absl::StrCat("can't open '", path, "': no such file"));
 }
@@ -62,7 +55,7 @@ void SimulatedDisk::State::SettleName(const std::string& path, bool keep) {
 void SimulatedDisk::State::DropOrphans() {
   const auto lost = [&](std::string path) ABSL_SHARED_LOCKS_REQUIRED(mutex) {
     while (path != "/" && path != ".") {
-      path = DirectoryOf(path);
+      path = FolderOf(path);
       if (directories.count(path) == 0) return true;
     }
     return false;
@@ -84,7 +77,7 @@ void SimulatedDisk::State::DropOrphans() {
 std::vector<std::string> SimulatedDisk::State::NamesIn(const std::string& directory) const {
   std::set<std::string> names;
   const auto add = [&](const std::string& path) {
-    if (path == "/" || path == "." || DirectoryOf(path) != directory) return;
+    if (path == "/" || path == "." || FolderOf(path) != directory) return;
     names.insert(path.substr(path.rfind('/') + 1));
   };
   for (const auto& [path, file] : files) add(path);
@@ -205,7 +198,7 @@ std::unique_ptr<SimulatedDisk> SimulatedDisk::Share() {
 absl::StatusOr<std::unique_ptr<AppendFile>> SimulatedDisk::Create(const std::string& path) {
   absl::MutexLock lock(&state_->mutex);
   const Process& process = state_->processes[id_];
-  if (state_->directories.count(DirectoryOf(path)) == 0) return Missing(DirectoryOf(path));
+  if (state_->directories.count(FolderOf(path)) == 0) return Missing(FolderOf(path));
   if (process.dead) return Failed(path);
   if (state_->files.count(path) != 0) {
     return absl::AlreadyExistsError(absl::StrCat("can't create '", path, "': it exists"));
@@ -280,7 +273,7 @@ absl::Status SimulatedDisk::Remove(const std::string& path) {
 
 absl::Status SimulatedDisk::CreateDirectory(const std::string& path) {
   absl::MutexLock lock(&state_->mutex);
-  if (state_->directories.count(DirectoryOf(path)) == 0) return Missing(DirectoryOf(path));
+  if (state_->directories.count(FolderOf(path)) == 0) return Missing(FolderOf(path));
   if (state_->processes[id_].dead) return Failed(path);
   if (state_->directories.insert(path).second) state_->changed[path] = id_;
   return absl::OkStatus();
@@ -310,7 +303,7 @@ absl::Status SimulatedDisk::SyncDirectory(const std::string& directory) {
   if (state_->TakeFailure(id_)) return Failed(directory);
   const std::map<std::string, int> changed = state_->changed;
   for (const auto& [path, process] : changed) {
-    if (DirectoryOf(path) == directory) state_->SettleName(path, true);
+    if (FolderOf(path) == directory) state_->SettleName(path, true);
   }
   return absl::OkStatus();
 }
