@@ -18,8 +18,8 @@ std::string ManifestPath(const std::string& folder) {
   return absl::StrCat(folder, "/", kManifestName);
 }
 
-// What the generation has begun with, as long as it has made no checkpoint: it would begin with
-// that again.
+// The base of the generation as long as it has made no checkpoint: the next generation would begin
+// with it again.
 std::optional<CheckpointId> BaseInUse(const HistoryRecord& known) {
   const JobState& state = known.state();
   const auto folder = ParseCheckpointName(state.base_checkpoint());
@@ -91,7 +91,7 @@ absl::Status CheckpointStore::Prepare() { return CreateDirectories(disk_, direct
 absl::Status CheckpointStore::Open(JobState state, uint64_t after) {
   std::vector<CheckpointId> existing;
   if (!history_->is_open()) {
-    // Of earlier programs. What lies there with a HISTORY is in that.
+    // Checkpoints of earlier programs, which wrote no HISTORY.
     ASSIGN_OR_RETURN(const std::vector<ListedCheckpoint> list, List());
     for (const ListedCheckpoint& listed : list) existing.push_back(listed.id);
   }
@@ -134,7 +134,7 @@ absl::StatusOr<std::optional<HistoryRecord>> CheckpointStore::LastRecord() const
   return history_->Last();
 }
 
-// Where it lies, or will lie: in the place that an earlier program gave it, where it has one.
+// The path of a manifest, written or not. Manifests of earlier programs stay where they are.
 absl::StatusOr<std::string> CheckpointStore::PathOfManifest(const CheckpointId& id) const {
   const std::string old = ManifestPath(PathOf(OldCheckpointName(id)));
   const absl::Status opened = disk_->Open(old).status();
@@ -221,7 +221,7 @@ absl::StatusOr<std::vector<CheckpointStore::Folder>> CheckpointStore::Folders() 
 }
 
 // Whether a manifest counts; without a HISTORY all that are there do.
-absl::StatusOr<std::function<bool(const CheckpointId&)>> CheckpointStore::Judgement() const {
+absl::StatusOr<std::function<bool(const CheckpointId&)>> CheckpointStore::Validity() const {
   std::optional<HistoryRecord> last;
   if (history_->is_open()) {
     last = history_->known();
@@ -237,7 +237,7 @@ absl::StatusOr<std::vector<ListedCheckpoint>> CheckpointStore::List() const {
 }
 
 absl::StatusOr<std::vector<ListedCheckpoint>> CheckpointStore::ListWith(CheckOfFiles check) const {
-  ASSIGN_OR_RETURN(const auto counts, Judgement());
+  ASSIGN_OR_RETURN(const auto counts, Validity());
   ASSIGN_OR_RETURN(const std::vector<Folder> folders, Folders());
   std::vector<ListedCheckpoint> list;
   for (const Folder& folder : folders) {
@@ -274,7 +274,7 @@ absl::StatusOr<std::optional<ListedCheckpoint>> CheckpointStore::ListOne(
     } else if (*generation == 0) {
       ASSIGN_OR_RETURN(listed.id.generation, GenerationOfDamaged(folder));
     }
-    // Of a damaged one that an earlier program wrote it is not certain which it is.
+    // A damaged manifest of an earlier program may be any checkpoint's.
     const bool is_certain = manifest.ok() || *generation != 0;
     if (is_certain && !counts(listed.id)) continue;
     if (!newest.has_value() || IsOlder(newest->id, listed.id)) newest = std::move(listed);
@@ -283,7 +283,7 @@ absl::StatusOr<std::optional<ListedCheckpoint>> CheckpointStore::ListOne(
   return newest;
 }
 
-// Of a folder whose manifest can't be read.
+// The generation of a folder whose manifest can't be read.
 absl::StatusOr<uint64_t> CheckpointStore::GenerationOfDamaged(const Folder& folder) const {
   if (folder.says.generation.has_value()) return *folder.says.generation;
   const auto bytes = ReadWholeFile(disk_, ManifestPath(PathOf(folder.name)));
@@ -343,7 +343,7 @@ absl::StatusOr<CheckpointManifest> CheckpointStore::Load(absl::string_view name,
     if (!files.ok() && !absl::IsNotFound(files.status())) return files.status();
     std::optional<ListedCheckpoint> listed;
     if (has_manifest) {
-      ASSIGN_OR_RETURN(const auto counts, Judgement());
+      ASSIGN_OR_RETURN(const auto counts, Validity());
       ASSIGN_OR_RETURN(listed, ListOne({std::string(name), *says}, counts,
                                        [](const auto&) { return absl::OkStatus(); }));
     }
@@ -394,7 +394,7 @@ absl::StatusOr<std::optional<JobState>> CheckpointStore::ReadJobState() const {
 // Removal
 // ------------------------------------------------------------------------------------------------
 
-// Which files a removal keeps: decided before anything is removed.
+// Decides which files a removal keeps, before anything is removed.
 class CheckpointStore::Keeping {
  public:
   // `list` outlives this.
@@ -424,7 +424,7 @@ class CheckpointStore::Keeping {
   const std::string& held_back() const { return held_back_; }
 
   // `files`: all that lie in it.
-  FolderRemoval Judge(const Folder& folder, const std::vector<std::string>& files);
+  FolderRemoval RemovalOf(const Folder& folder, const std::vector<std::string>& files);
 
  private:
   // Whether it must stay for another reason than that a checkpoint needs it: it may be being
@@ -447,22 +447,22 @@ class CheckpointStore::Keeping {
   const uint64_t generation_;
   const std::vector<CheckpointId>& in_progress_;
   std::map<std::string, const ListedCheckpoint*> with_manifest_;  // By folder.
-  std::set<std::string> whole_;                                   // Folders of kept ones.
-  std::set<std::string> needed_;                                  // Paths
-  std::optional<CheckpointId> newest_;                            // That is whole.
+  std::set<std::string> whole_;                                   // Folders of kept checkpoints.
+  std::set<std::string> needed_;                                  // Paths.
+  std::optional<CheckpointId> newest_;                            // The newest whole checkpoint.
   const ListedCheckpoint* foreign_ = nullptr;  // The newest of another format version.
   std::string held_back_;
 };
 
 struct CheckpointStore::FolderRemoval {
   std::string name;
-  std::vector<std::string> files;  // But for the manifest.
-  std::string manifest;            // "": it stays, or there is none.
-  CheckpointId id;                 // Of that.
-  bool folder = false;             // Goes, too.
+  std::vector<std::string> files;  // Files to remove, without the manifest.
+  std::string manifest;            // The manifest to remove; "": none.
+  CheckpointId id;                 // The manifest's.
+  bool folder = false;             // Whether the folder is removed, too.
 };
 
-CheckpointStore::FolderRemoval CheckpointStore::Keeping::Judge(
+CheckpointStore::FolderRemoval CheckpointStore::Keeping::RemovalOf(
     const Folder& folder, const std::vector<std::string>& files) {
   FolderRemoval removal;
   removal.name = folder.name;
@@ -534,7 +534,7 @@ absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(
   std::vector<FolderRemoval> removals;
   for (const Folder& folder : folders) {
     ASSIGN_OR_RETURN(const std::vector<std::string> files, disk_->List(PathOf(folder.name)));
-    removals.push_back(keeping.Judge(folder, files));
+    removals.push_back(keeping.RemovalOf(folder, files));
   }
   removal.held_back = keeping.held_back();
   RETURN_IF_ERROR(Retire(list, removals));

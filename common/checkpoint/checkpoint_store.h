@@ -164,7 +164,7 @@ class CheckpointStore {
   std::string PathOf(absl::string_view name) const;
   absl::StatusOr<std::vector<Folder>> Folders() const;
   absl::StatusOr<uint64_t> GenerationOfDamaged(const Folder& folder) const;
-  absl::StatusOr<std::function<bool(const CheckpointId&)>> Judgement() const;
+  absl::StatusOr<std::function<bool(const CheckpointId&)>> Validity() const;
   absl::StatusOr<std::vector<ListedCheckpoint>> ListWith(CheckOfFiles check) const;
   absl::StatusOr<std::optional<ListedCheckpoint>> ListOne(
       const Folder& folder, const std::function<bool(const CheckpointId&)>& counts,

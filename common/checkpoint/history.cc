@@ -38,7 +38,7 @@ void Add(const CheckpointId& id, HistoryRecord* record) {
   ref.set_step(id.step.value());
 }
 
-// What a valid checksum does not show; "": it is a record.
+// Why a file with a valid checksum is no record; "": it is one.
 std::string WhatIsWrong(const HistoryRecord& record) {
   const JobState& state = record.state();
   if (record.nonce().empty()) return "it has no nonce";

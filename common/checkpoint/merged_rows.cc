@@ -110,7 +110,7 @@ absl::StatusOr<bool> MergedRows::Next(SavedRow* row) {
     for (Source& source : sources_) {
       if (source.used && !source.done) RETURN_IF_ERROR(Advance(&source));
       if (source.done) continue;
-      // Of equal keys the newest file's counts.
+      // The newest file's row replaces others with the same key.
       if (first == nullptr || !(first->row.key < source.row.key)) first = &source;
     }
     if (first == nullptr) return false;

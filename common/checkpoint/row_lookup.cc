@@ -11,12 +11,12 @@
 namespace thermocline {
 namespace {
 
-// What one thread looks for at a time.
+// One thread looks for so many keys at a time.
 constexpr size_t kKeysPerRange = 2048;
 
 }  // namespace
 
-// Neighbours among the wanted keys, of one shard.
+// Neighbouring wanted keys of one shard.
 struct RowLookup::Range {
   size_t begin = 0, end = 0;
   uint32_t shard = 0;

@@ -57,7 +57,7 @@ std::string FileSystemOf(const std::string& path) {
     const absl::string_view at = entry.mnt_dir;
     const bool is_above = at == "/" || (absl::StartsWith(real, at) &&
                                         (real.size() == at.size() || real[at.size()] == '/'));
-    // Of file systems mounted at the same place the last one hides the others.
+    // The last file system mounted at a place hides the others.
     if (!is_above || at.size() < longest) continue;
     longest = at.size();
     found = absl::StrCat(entry.mnt_type, " at ", at);

@@ -78,7 +78,8 @@ absl::StatusOr<std::vector<std::string>> FilesOf(Found found) {
   return files;
 }
 
-// Of a folder that can't be listed. Nonzero ends the glob.
+// The errno of a folder that can't be listed for now. OnGlobError's result ends the glob unless it
+// is 0.
 thread_local int glob_trouble;
 int OnGlobError(const char*, int error) {
   if (!IsIoTrouble(error)) return 0;
@@ -104,7 +105,7 @@ absl::StatusOr<std::vector<std::string>> FilesThatMatch(const std::string& patte
   return files;
 }
 
-// What another process has no part of.
+// Whether the path means something else in another process.
 bool IsOfThisProcess(absl::string_view path) {
   return path == "/dev/stdin" || absl::StartsWith(path, "/dev/fd/") ||
          absl::StartsWith(path, "/proc/self/fd/");
@@ -163,7 +164,7 @@ std::string AbsolutePath(const std::string& path) {
   const fs::path absolute = fs::absolute(path, error);
   if (error) return path;
   const fs::path normal = absolute.lexically_normal();
-  // What ends in a slash has an empty last part.
+  // A path that ends in a slash has an empty last part.
   return (normal.has_filename() || !normal.has_relative_path() ? normal : normal.parent_path())
       .string();
 }

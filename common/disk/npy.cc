@@ -26,7 +26,8 @@ namespace {
 
 constexpr absl::string_view kMagic("\x93NUMPY", 6);
 constexpr size_t kVersionEnd = 8;
-// Of files that we write: enough for any number of rows, so that the header can be written last.
+// Headers that we write have this size whatever the number of rows, so that they can be written
+// last.
 constexpr size_t kWrittenHeaderBytes = 128;
 // More than any header of numbers has.
 constexpr size_t kMaxHeaderBytes = 64 << 10;

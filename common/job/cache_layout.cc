@@ -37,7 +37,7 @@ uint64_t BatchBytes(const CacheGroupLayout& group) {
   return static_cast<uint64_t>(group.batch_rows) * group.row_bytes();
 }
 
-// What a worker needs for the rows of a group that it does not hold.
+// The bytes that a worker needs for the rows of a group that it does not hold.
 uint64_t StagingBytes(const CacheGroupLayout& group, CacheUse use) {
   if (use != CacheUse::kShared) return BatchBytes(group);
   return sizeof(float) * group.batch_rows * group.dim * (group.holds_rows ? 3 : 1);
@@ -148,7 +148,7 @@ absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_s
   for (CacheGroupLayout& group : layout.groups) {
     if (!group.holds_rows) continue;
     const absl::uint128 more = left_bytes * group.batch_rows / std::max<uint64_t>(batch_bytes, 1);
-    // Where a batch needs no staging, its rows are held.
+    // Rows of a batch that need no staging are held.
     const int64_t least =
         1 + (use == CacheUse::kShared ? 0 : group.batch_rows - group.staging_rows);
     group.capacity = static_cast<int32_t>(std::min<absl::uint128>(more + least, kMaxCacheCapacity));

@@ -68,7 +68,7 @@ enum class CacheUse {
 absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_samples,
                                         CacheUse use, uint64_t budget_bytes);
 
-// What a budget leaves, of a worker alone, for rows that are held from the first step to the last
+// The part of a single worker's budget for rows that are held from the first step to the last
 // (Cache::STATIC): all but the rows of one batch. Errors: as LayOutCache.
 absl::StatusOr<uint64_t> StaticRowBytes(const JobTables& tables, int64_t batch_samples,
                                         uint64_t budget_bytes);

@@ -238,7 +238,7 @@ class FeatureValidator {
   }
 
  private:
-  // Of a field of the stanza that feature `i` comes from.
+  // The path of a field of the stanza that feature `i` comes from.
   std::string PathOf(int i, absl::string_view field) const {
     const bool is_written = i < static_cast<int>(stanzas_.size());
     return absl::StrCat("feature[", is_written ? stanzas_[i] : i, "].", field);

@@ -45,7 +45,7 @@ std::string AsText(const FieldDescriptor& field, absl::string_view value) {
     return absl::StrCat(field.name(), " ", value);
   }
   const bool is_list = field.is_repeated() && absl::StartsWith(value, "[");
-  // Of texts, a comma may be a part.
+  // A comma may be a part of a text.
   const bool is_text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;
   if (field.is_repeated() && !is_list && !is_text && !value.empty()) {
     return absl::StrCat(field.name(), ": [", value, "]");

@@ -87,7 +87,7 @@ void ResolveSettings(const TableSettings& fallback, TableSettings* settings) {
   }
 }
 
-// What features say of their tables. ValidateJob refuses those that differ.
+// min_count by table, as features set it. ValidateJob refuses features of one table that differ.
 std::map<std::string, uint32_t> MinCountsOfFeatures(const Job& job) {
   std::map<std::string, uint32_t> counts;
   for (const Feature* feature : EmbeddedFeatures(job)) {
@@ -179,7 +179,7 @@ void ResolveFormat(Data::Files* files) {
 }
 
 void ResolveLongForm(Data* data) {
-  // What --data and --set of the short form's fields say.
+  // Fields of the short form, which --data and --set write.
   if (!data->path().empty()) {
     data->mutable_train()->clear_path();
     data->mutable_train()->add_path(data->path());

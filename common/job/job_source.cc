@@ -107,7 +107,7 @@ std::string Explain(const std::string& message) {
                         EnumHint(Quoted(message, 0), values), "; it is one of ",
                         absl::StrJoin(values, ", "));
   }
-  // Of a field that is a stanza.
+  // The field is a stanza.
   if (absl::StrContains(message, "Expected \"{\", found")) {
     return absl::StrCat(Quoted(message, 1), " is no stanza, as { ... } is");
   }
@@ -144,8 +144,8 @@ struct Position {
   int column;  // from 0
 };
 
-// Where `word` stands last at or before `end`, else `end`: the parser notices a wrong name only at
-// the token that follows it.
+// The last position of `word` at or before `end`, else `end`. The parser notices a wrong name only
+// at the token that follows it.
 Position LastWordBefore(absl::string_view text, Position end, absl::string_view word) {
   if (word.empty() || end.line < 0) return end;
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
@@ -182,7 +182,8 @@ class ErrorList : public google::protobuf::io::ErrorCollector {
       position = LastWordBefore(text_, position, Quoted(message, 0));
     }
     std::string what = Explain(message);
-    // What is one too many or not known names itself: others on its line have no part in it.
+    // The message already names a field or value that is unknown or one too many. Other fields on
+    // its line have no part in the error.
     const bool names_itself = one_too_many || is_unknown_value || is_unknown_field;
     const std::string field = names_itself ? "" : FieldAt(text_, position.line);
     if (!field.empty() && !absl::StrContains(what, field)) {

@@ -46,7 +46,7 @@ const std::vector<Rule>& Rules() {
   return *rules;
 }
 
-// What tells nothing about a job: the standard health checks, and the list of services.
+// Methods that reveal nothing about a job: the standard health checks, and the list of services.
 bool IsForAll(absl::string_view method) {
   return absl::StartsWith(method, "/grpc.health.v1.Health/") ||
          absl::StartsWith(method, "/grpc.reflection.");

@@ -50,7 +50,7 @@ std::string FormatTime(const ASN1_TIME* time) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", ToTime(time), absl::UTCTimeZone());
 }
 
-// What is wrong with a certificate that OpenSSL refuses with `error`. `ca` is the file of the CA.
+// Explains why OpenSSL refuses a certificate with `error`. `ca` is the file of the CA.
 std::string DescribeRefusal(int error, const X509* certificate, TlsUse use, const std::string& ca) {
   switch (error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:

@@ -36,7 +36,7 @@ using RequestPtr = std::unique_ptr<X509_REQ, Freer<X509_REQ_free>>;
 using BioPtr = std::unique_ptr<BIO, Freer<BIO_free_all>>;
 using NamesPtr = std::unique_ptr<GENERAL_NAMES, Freer<GENERAL_NAMES_free>>;
 
-// The newest error of OpenSSL on this thread, as text; forgets all.
+// The newest error of OpenSSL on this thread, as text. Clears all errors.
 inline std::string LastError() {
   const unsigned long code = ERR_peek_last_error();  // NOLINT: OpenSSL's type
   ERR_clear_error();
@@ -44,7 +44,7 @@ inline std::string LastError() {
   return reason == nullptr ? "no reason is given" : reason;
 }
 
-// For calls that fail only where memory is short or we call them wrongly.
+// For calls that fail only if memory is short, or if we call them wrongly.
 inline absl::Status Must(bool done, absl::string_view what) {
   if (done) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("OpenSSL can't ", what, ": ", LastError()));
@@ -56,7 +56,7 @@ inline BioPtr Reading(absl::string_view text) {
   return bio;
 }
 
-// What `write`, a PEM_write_bio_..., writes of `objects`; "": it failed.
+// The text that write(bio), a PEM_write_bio_..., writes; "": it failed.
 template <typename Write>
 std::string ToPem(Write write) {
   const BioPtr bio(BIO_new(BIO_s_mem()));
@@ -66,7 +66,7 @@ std::string ToPem(Write write) {
   return std::string(data, static_cast<size_t>(bytes));
 }
 
-// Encrypted keys are read as none: there is no terminal to ask for a password.
+// Null for an encrypted key: there is no terminal to ask for a password.
 inline KeyPtr ReadKey(absl::string_view pem) {
   const auto no_password = [](char*, int, int, void*) { return -1; };
   return KeyPtr(PEM_read_bio_PrivateKey(Reading(pem).get(), nullptr, no_password, nullptr));

@@ -124,8 +124,8 @@ Data WithoutPaths(const Job& job, bool described) {
   return data;
 }
 
-// Which samples are hot, and so those of every step, follows from all of `fae` but how the rate
-// changes from here on. The rate itself is in the checkpoint, or is still the first.
+// All of `fae` but later changes of the rate decides which samples are hot, and so the samples of
+// every step. The rate itself is in the checkpoint, or is still the first.
 absl::Status CheckFae(const Job& job, const Job& before) {
   if (job.has_fae() != before.has_fae()) {
     return Differs(absl::StrCat(
@@ -207,7 +207,7 @@ int PlaceOf(const DataFile& file, const FileList& files) {
   return -1;
 }
 
-// What differs at place `i`, of `now` from `before`, in words; both have it. `kind`: "training".
+// Describes how file `i` of `now` differs from that of `before`. `kind`: "training".
 std::string DescribeOther(const FileList& now, const FileList& before, int i, const char* kind) {
   const std::string& path = now[i].path();
   if (path == before[i].path()) {
@@ -267,7 +267,7 @@ absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest) {
     const std::string difference = DescribeRowDifference(table, *Find(there, table.name));
     if (!difference.empty()) return Differs(difference + ", in the checkpoint");
   }
-  // Where a feature's ids come from is a matter of the data.
+  // The source of a feature's ids belongs to the data, which CheckData compares.
   const Job before = JobOf(manifest);
   return CheckFeatures(job, EmbeddedFeatures(job), EmbeddedFeatures(before), "",
                        {"columns", "padding_id", "column", "categorical", "sequence", "cross"});

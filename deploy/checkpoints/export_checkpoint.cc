@@ -103,8 +103,8 @@ nlohmann::ordered_json DescriptionOf(const Job& job) {
   return nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
-// What a program needs beside the tensors to compute with them (docs/formats.md), as JSON. `job`:
-// resolved.
+// The model's description as JSON, which a program needs beside the tensors to compute with them
+// (docs/formats.md). `job`: resolved.
 std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
   using Json = nlohmann::ordered_json;
   Json features = Json::array(), sparse = Json::array();

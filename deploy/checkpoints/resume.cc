@@ -32,8 +32,8 @@ const ListedCheckpoint* Last(const Checkpoints& list, Fits fits) {
   return found == list.rend() ? nullptr : &*found;
 }
 
-// What the user may choose instead of `name`, newest first. Reads every byte: an increment may need
-// the very file that is damaged.
+// The whole checkpoints that the user may choose instead of `name`, newest first. Reads every byte,
+// since an increment may need the very file that is damaged.
 std::vector<std::string> WholeBut(const CheckpointStore& store, const Checkpoints& list,
                                   const std::string& name) {
   std::vector<std::string> names;
@@ -80,7 +80,7 @@ absl::StatusOr<const ListedCheckpoint*> InPlaceOf(const CheckpointStore& store,
   return before;
 }
 
-// What the next generation begins with; null: nothing.
+// The checkpoint that the next generation begins with; null: none.
 absl::StatusOr<const ListedCheckpoint*> Choose(const CheckpointStore& store,
                                                const Checkpoints& list,
                                                const std::optional<JobState>& state,
@@ -187,7 +187,7 @@ std::optional<std::vector<std::string>> InsteadOfDamagedBase(const CheckpointSto
 absl::Status CheckResumable(const CheckpointStore& store) {
   ASSIGN_OR_RETURN(const Checkpoints list, ListAll(store));
   const auto state = store.ReadJobState();
-  // Where the state can't be read, FindNextGeneration returns the error, whatever the job.
+  // If the state can't be read, FindNextGeneration returns the error, whatever the job.
   const bool is_known = state.ok() && state->has_value();
   const std::string job_id = is_known       ? (*state)->job_id()
                              : list.empty() ? ""

@@ -351,7 +351,7 @@ void CheckpointCoordinator::OnLogBytes(uint64_t bytes) {
   log_floor_ = std::min(log_floor_, bytes);
 }
 
-// What is not needed any more
+// Removal of old checkpoints
 // ------------------------------------------------------------------------------------------------
 
 void CheckpointCoordinator::RemoveOld() {
@@ -503,7 +503,7 @@ void CheckpointCoordinator::NameLast(Step step) {
 }
 
 void CheckpointCoordinator::WorkTowardsTheEnd(Step last) {
-  if (!is_ending_) failures_ = 0;  // Of checkpoints before.
+  if (!is_ending_) failures_ = 0;  // Failures of earlier checkpoints don't count.
   is_ending_ = true;
   const std::set<Step> open = OpenSteps();
   for (const Step step : open) {

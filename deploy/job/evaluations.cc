@@ -33,7 +33,8 @@ EvaluationBoard::EvaluationBoard(const Evaluate& policy, const GenerationStart& 
   entries_.push_back({start.base_step, std::move(state)});
 }
 
-// What has no value of the metric is never the best: the AUC of rows that all have one label.
+// A report without a value of the metric, such as the AUC of rows that all have one label, is never
+// the best.
 bool EvaluationBoard::IsBetter(const EvaluationReport& report, const EvaluationState& state) const {
   const bool is_loss = policy_.metric() == Evaluate::LOGLOSS;
   const double now = is_loss ? -report.logloss : report.auc;

@@ -67,7 +67,7 @@ bool JobMachine::TakesReports() const {
   return !options_.eval_only && (options_.job.has_evaluate() || SchedulesBatches());
 }
 
-// What is due, or has become possible.
+// Does everything that is due or has become possible.
 void JobMachine::Advance() {
   if (stage_ == Stage::kWaitingForHosts) LookAtHosts();
   if (stage_ == Stage::kStartingServers) CheckStartup(ProcessRole::kServer);
@@ -176,8 +176,8 @@ void JobMachine::On(const event::NotStarted& failed) {
   if (process == nullptr || !process->is_running) return;
   process->is_running = false;
   const bool is_again = failed.id.incarnation > 1;
-  // What this machine lacks, a program say, it lacks the next time, too. Of several hosts one may
-  // be broken; and each may be short of processes for a while.
+  // If this machine lacks something, such as a program, it will lack it the next time, too. Among
+  // several hosts one may be broken, and any may be short of processes for a while.
   if (!is_again && options_.num_hosts == 0 && !IsUnanswered(failed.why)) return Fail(failed.why);
   const std::string how =
       absl::StrCat("can't be started", is_again ? " again" : "", ": ", failed.why.message());
@@ -410,7 +410,7 @@ void JobMachine::On(const event::CheckpointRequested& requested) {
 void JobMachine::On(const event::HostUp& up) {
   const Host& host = up.host;
   if (hosts_.Knows(host.name, host.nonce)) return;
-  // What ran under the agent before is gone, or ends without a lease.
+  // Processes of the agent before are gone, or end without a lease.
   if (const Host* const before = hosts_.Find(host.name)) {
     On(event::HostLost{host.name, before->nonce, "its agent was started again"});
   }
@@ -422,7 +422,7 @@ void JobMachine::On(const event::HostUp& up) {
 void JobMachine::On(const event::HostLost& lost) {
   if (!hosts_.Lose(lost.name, lost.nonce, lost.why)) return;
   Tell(absl::StrCat("host ", lost.name, " is lost: ", lost.why));
-  // What ends while the others are stopped shows nothing.
+  // Ends of processes while the others are stopped have no meaning.
   if (!IsRunning() && stage_ != Stage::kSettling) return;
   GenerationState& g = generation_;
   const std::string how = absl::StrCat("was lost with host ", lost.name);

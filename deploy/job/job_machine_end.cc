@@ -237,7 +237,7 @@ JobMachine::Cause JobMachine::FindCause() const {
   return {};
 }
 
-// What the job ends with, where it ends.
+// The job's status if it ends with this cause.
 absl::Status JobMachine::StatusOfEnd(const Cause& cause) const {
   const GenerationState& g = generation_;
   if (!g.is_result_written) return cause.status;

@@ -35,7 +35,7 @@ absl::Duration JobMachine::StallTimeout() const {
 void JobMachine::WatchForStalls() {
   GenerationState& g = generation_;
   if (g.is_status_asked || now_ < g.look_at) return;
-  if (stage_ == Stage::kSettling) {  // What did those wait for that are left?
+  if (stage_ == Stage::kSettling) {  // Asks what the remaining processes wait for.
     g.look_at = absl::InfiniteDuration();
     return AskStatus(g.settled_at - now_, /*is_final=*/false);
   }
@@ -218,7 +218,7 @@ void JobMachine::ReportCheckpoints() {
   GenerationState& g = generation_;
   for (CheckpointAnswer& answer : g.checkpoints->clients().TakeAnswers()) {
     if (answer.id == kLastRequest) {
-      // Where it was called off, as for a full disk, the next may succeed.
+      // If it was called off, for example for a full disk, the next may succeed.
       if (stage_ != Stage::kTraining) continue;
       if (answer.name.ok() || now_ >= last_request_by_) {
         Stop();

@@ -59,10 +59,10 @@ bool Placement::Uses(const std::string& host) const {
 }
 
 std::string Placement::Describe() const {
-  struct OfHost {
+  struct HostProcesses {
     std::vector<size_t> servers, workers;
   };
-  std::map<std::string, OfHost> hosts;
+  std::map<std::string, HostProcesses> hosts;
   for (size_t i = 0; i < servers.size(); ++i) hosts[servers[i]].servers.push_back(i);
   for (size_t i = 0; i < workers.size(); ++i) hosts[workers[i]].workers.push_back(i);
   std::vector<std::string> parts;

@@ -97,7 +97,7 @@ class BudgetLocks {
   std::vector<absl::Mutex> mutexes_;
 };
 
-// Where rows go, and who hears of them.
+// Loads rows into the tables, and reports progress.
 struct Loading {
   Loading(TableSet* tables, absl::FunctionRef<absl::Status(uint64_t rows)> progress)
       : tables(tables), budgets(tables->size()), progress(progress) {}
@@ -107,7 +107,7 @@ struct Loading {
     const size_t position = tables->Find(table);
     CHECK_LT(position, tables->size());
     const uint64_t loaded = batch->size();
-    // Where rows can't be spilled, they mustn't fill the memory.
+    // Rows that can't be spilled must not fill the memory.
     RETURN_IF_ERROR(tables->CheckRoom());
     EmbeddingTable* const into = &tables->at(position).table;
     absl::MutexLockMaybe lock(budgets.For(position, into->layout()));
@@ -135,14 +135,14 @@ absl::Status LoadRange(MergedRows* rows, Loading* loading) {
   }
 }
 
-// What one thread loads at a time.
+// A part of a shard that one thread loads at a time.
 struct RangeOfShard {
   int shard = 0;
   bool all_here = false;  // All partitions of the shard are loaded here, in this range and others.
   RowRange partitions;
 };
 
-// Those partitions of all shards that are in `wanted`.
+// Divides the `wanted` partitions of all shards into ranges.
 std::vector<RangeOfShard> RangesOf(const CheckpointManifest& base,
                                    ClusterMap::PartitionRange wanted, int num_threads) {
   const ClusterMap shards(base.num_servers());

@@ -110,7 +110,7 @@ absl::Status PushState::CheckRoom(const wire::PushChunk& chunk) const {
       " bytes of pushes wait to be applied; the limit is ", max_pending_bytes_));
 }
 
-// That have come so far, of all workers.
+// The bytes of all workers' pushes of the next step that have come so far.
 uint64_t PushState::BytesOfNextStep() const {
   uint64_t bytes = 0;
   for (const std::deque<AssembledPush>& queue : accepted_) {

@@ -29,7 +29,7 @@ namespace thermocline {
 
 absl::Status ShuttingDown();
 
-// What Configure makes of a server: its tables, and what checks and applies requests to them.
+// A configured server's job: its tables, and the checks and the applier of its requests.
 // Thread-safe but for `applier`, which one thread at a time may use.
 struct ServedJob {
   ServedJob(const ServerConfig& job_config, int apply_threads, std::vector<TableSpill> spills);

@@ -120,8 +120,8 @@ absl::Status StepApplier::ApplyGradients(float learning_rate, Step step) {
 }
 
 absl::Status StepApplier::AssignRows(Step step) {
-  // Where several workers write one row back, the highest rank has the last word: a table's blocks
-  // stay in one task.
+  // Where several workers write one row back, the highest rank's row stays. So a table's blocks are
+  // in one task.
   return RunTasks(work_.size(), [&](size_t position) -> absl::Status {
     EmbeddingTable& table = tables_->at(position).table;
     for (const Share& share : work_[position].shares) {

@@ -63,7 +63,7 @@ class Replay {
   }
 
  private:
-  // What was dropped before it must be covered.
+  // Records dropped before the first segment must be of covered steps.
   absl::Status CheckBeginning(const Segment& first) {
     const Lsn lsn = first.header.first_lsn;
     const Step before = first.header.newest_before;
@@ -229,7 +229,7 @@ class Replay {
     return synced <= last_;
   }
 
-  // What the intact records from `offset` on say was synced before them.
+  // The greatest synced_through of the intact records from `offset` on.
   absl::StatusOr<Lsn> SyncedAfter(const Segment& segment, uint64_t offset) {
     offset = std::min(offset, segment.file->size());
     ASSIGN_OR_RETURN(const std::string rest,
@@ -357,7 +357,7 @@ absl::StatusOr<std::unique_ptr<PushJournal>> LogJournalOpener::Open(const Journa
                                       options_.log_line);
 }
 
-// Those of another job or server, and what is damaged, are left for whoever looks into it.
+// Leaves logs of other jobs and servers, and damaged ones, for inspection.
 absl::Status LogJournalOpener::RemoveOlderGenerations(const LogIdentity& identity) {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_->List(options_.directory));
   bool removed = false;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kWritebackBytes = 4 << 20;
 
-// Of the size at which a segment ends anyway: from here on DropThroughStep ends it early.
+// DropThroughStep ends a segment early from this fraction of segment_bytes on.
 constexpr uint64_t kLargeFraction = 8;
 
 }  // namespace

@@ -26,19 +26,20 @@
 namespace thermocline {
 namespace {
 
-// Memory beside the tables' budgets: rows on their way to files, at most kMaxWriteBuffers times;
-// and of each open file its index and its Bloom filter, some 2 bytes a row. There is no cache of
-// blocks: the rows that are asked for again are in the tables' memory, so it took a third of a
-// read's time to fill, and held what nobody wants. The system's page cache is below.
+// RocksDB takes memory beside the tables' budgets: up to kMaxWriteBuffers buffers of rows on their
+// way to files, and for each open file its index and its Bloom filter, some 2 bytes a row. There is
+// no cache of blocks: rows that are read again soon are in the tables' memory, and filling a cache
+// took a third of a read's time. The system's page cache is still there.
 constexpr size_t kWriteBufferBytes = size_t{32} << 20;
 constexpr int kMaxWriteBuffers = 4;
 constexpr size_t kBlockBytes = 4096;
-// Few files, so that all are open, each with its index and filter at hand.
+// Files are large, so that there are few and all stay open, with their indexes and filters in
+// memory.
 constexpr uint64_t kFileBytes = uint64_t{256} << 20;
-// Of the files that the process may open: the rest are sockets, logs and checkpoints.
+// Bounds of the open files. The process needs others for sockets, logs and checkpoints.
 constexpr int kMinOpenFiles = 64;
 constexpr int kMaxOpenFiles = 1 << 20;
-// For 1% of the keys that are not in a file it is read all the same.
+// A file is read in vain for 1% of the keys that it doesn't have.
 constexpr double kBloomBitsPerKey = 10;
 // The first bytes of a row's key: the table's id.
 constexpr size_t kTableIdBytes = 4;
@@ -270,7 +271,7 @@ RocksDbRowStoreOpener::RocksDbRowStoreOpener(std::string directory)
 
 RocksDbRowStoreOpener::~RocksDbRowStoreOpener() {
   absl::MutexLock lock(&mutex_);
-  // A compaction that nobody needs any more may take long.
+  // A compaction may take long, and is not needed any more.
   if (db_ != nullptr) rocksdb::CancelAllBackgroundWork(db_.get(), /*wait=*/true);
 }
 

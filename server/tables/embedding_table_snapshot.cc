@@ -310,7 +310,7 @@ void EmbeddingTable::Snapshot::ReadStripe(const KeyBatch& batch, uint32_t s, Sna
 std::unique_ptr<TableSnapshot> EmbeddingTable::BeginSnapshot(Step cut, Step changed_after) {
   CHECK_LE(changed_after, cut);
   const uint32_t oldest = changed_after == kNoStep ? 0 : ChangedAt(changed_after) + 1;
-  // What is forgotten may be in the store still.
+  // Forgotten rows may still be in the store.
   return std::make_unique<Snapshot>(this, std::max(oldest, admission_.oldest_kept()),
                                     ChangedAt(cut), oldest == 0);
 }

@@ -156,7 +156,7 @@ void Report(const char* what, const char* unit, std::vector<double> values) {
               values.front(), values.back(), unit);
 }
 
-// Of one contestant, by repetition.
+// Measurements of one contestant, by repetition.
 struct Pulls {
   std::vector<double> million_rows_s, thread_ns, process_ns;
 

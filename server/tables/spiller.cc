@@ -47,13 +47,13 @@ void Spiller::RunNow() {
     absl::MutexLock lock(&mutex_);
     full_ = full;
     full_message_ = std::string(status.message());
-    if (full) due_.store(true);  // Pushes are refused now: nobody else would try again.
+    if (full) due_.store(true);  // Pushes are refused now, so no other thread would try again.
   }
   if (status.ok() || full) return;
   is_broken_ = true;
   {
     absl::MutexLock lock(&mutex_);
-    ending_ = true;  // What is due stays so: the thread would ask again and again.
+    ending_ = true;  // Otherwise the thread would run the round again and again.
   }
   broken_(status);
 }
