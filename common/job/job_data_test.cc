@@ -73,8 +73,8 @@ feature { column: "C1" categorical { id: HEX } })");
   EXPECT_TRUE(MessageDifferencer::Equals(a.train(), b.train()));
   EXPECT_TRUE(MessageDifferencer::Equals(a.split(), b.split()));
   EXPECT_TRUE(MessageDifferencer::Equals(a.label(), b.label()));
-  EXPECT_EQ(BottomWidths(job), BottomWidths(described));
-  EXPECT_EQ(TopWidths(job), TopWidths(described));
+  EXPECT_EQ(InputsOf(job).numeric, InputsOf(described).numeric);
+  EXPECT_EQ(InputsOf(job).vector_dims, InputsOf(described).vector_dims);
 }
 
 // The job of a run directory that an older program resolved lists categorical features alone.
@@ -124,7 +124,7 @@ TEST(ResolveData, AStanzaOfSeveralColumnsIsAFeatureOfEach) {
   EXPECT_EQ(job.data().train().csv().separator(), ",");
   EXPECT_TRUE(job.data().train().csv().quotes());
   EXPECT_EQ(ResolveTables(job).sparse.size(), 3u);
-  EXPECT_EQ(BottomWidths(job).front(), 2);
+  EXPECT_EQ(InputsOf(job).numeric, 2);
 }
 
 TEST(ResolveData, TheShortFormsFieldsStandForThose) {

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,6 @@ constexpr uint64_t kMaxUnusedSteps = (uint64_t{1} << 32) - 2;
 // A worker numbers the bags of its batch with int32.
 constexpr uint64_t kMaxBags = (uint64_t{1} << 31) - 1;
 constexpr uint64_t kMaxProcesses = 1024;
-constexpr uint64_t kMaxLayerWidth = 65536;
 constexpr uint64_t kMaxChannels = 64;
 constexpr size_t kMaxNameLength = 128;
 constexpr uint64_t kMaxTimeoutS = 24 * 3600;
@@ -207,9 +207,9 @@ class Validator {
     RETURN_IF_ERROR(ValidateFeatures(job_, source_));
     RETURN_IF_ERROR(CheckTables());
     RETURN_IF_ERROR(CheckMinCounts());
-    RETURN_IF_ERROR(CheckDims());
     RETURN_IF_ERROR(CheckOptimizer("dense_optimizer", job_.dense_optimizer()));
-    RETURN_IF_ERROR(CheckModel());
+    RETURN_IF_ERROR(CheckModelStanza());
+    RETURN_IF_ERROR(CheckDims());
     RETURN_IF_ERROR(CheckTrain());
     RETURN_IF_ERROR(CheckLearningRate());
     RETURN_IF_ERROR(CheckCluster());
@@ -334,35 +334,24 @@ class Validator {
     return is_own ? absl::StrCat("table[", i, "].settings.dim") : "default_table.dim";
   }
 
-  // The interaction multiplies every pair of pooled embeddings.
   absl::Status CheckDims() const {
-    if (job_.table_size() == 0) return absl::OkStatus();
+    const std::string wants_one = DescribeModel(job_).one_dim_for;
+    if (job_.table_size() == 0 || wants_one.empty()) return absl::OkStatus();
     const uint32_t wanted = job_.table(0).settings().dim();
     for (int i = 1; i < job_.table_size(); ++i) {
       const uint32_t dim = job_.table(i).settings().dim();
       if (dim == wanted) continue;
-      return source_.Error(DimPath(i),
-                           absl::StrCat("is ", dim, " for table '", job_.table(i).name(),
-                                        "', but table '", job_.table(0).name(), "' has ", wanted,
-                                        "; DLRM's dot products need one dim for all tables"));
+      return source_.Error(
+          DimPath(i), absl::StrCat("is ", dim, " for table '", job_.table(i).name(),
+                                   "', but table '", job_.table(0).name(), "' has ", wanted, "; ",
+                                   wants_one, " need one dim for all tables"));
     }
     return absl::OkStatus();
   }
 
-  absl::Status CheckModel() const {
-    if (!job_.has_dlrm()) return source_.Error("dlrm", "is missing; a job needs a model");
-    if (job_.data().num_dense() == 0 && job_.dlrm().bottom_size() > 0) {
-      return source_.Error("dlrm.bottom[0]", "is set, but data.num_dense is 0: it has no input");
-    }
-    for (int i = 0; i < job_.dlrm().bottom_size(); ++i) {
-      RETURN_IF_ERROR(
-          Range(absl::StrCat("dlrm.bottom[", i, "]"), job_.dlrm().bottom(i), 1, kMaxLayerWidth));
-    }
-    for (int i = 0; i < job_.dlrm().top_size(); ++i) {
-      RETURN_IF_ERROR(
-          Range(absl::StrCat("dlrm.top[", i, "]"), job_.dlrm().top(i), 1, kMaxLayerWidth));
-    }
-    return absl::OkStatus();
+  absl::Status CheckModelStanza() const {
+    const std::optional<ModelError> error = CheckModel(job_, InputsOf(job_));
+    return error.has_value() ? source_.Error(error->field, error->what) : absl::OkStatus();
   }
 
   // Samples of a batch that one worker can number: a bag for each feature and one more, and the
@@ -494,9 +483,10 @@ class Validator {
   }
 
   absl::Status CheckDevice() const {
-    if (job_.device() == Job::CPU && job_.dlrm().precision() != Dlrm::FLOAT32) {
-      return source_.Error("dlrm.precision",
-                           absl::StrCat("is ", Dlrm::Precision_Name(job_.dlrm().precision()),
+    const ModelSpec model = DescribeModel(job_);
+    if (job_.device() == Job::CPU && model.precision != Dlrm::FLOAT32) {
+      return source_.Error(model.precision_field,
+                           absl::StrCat("is ", Dlrm::Precision_Name(model.precision),
                                         "; device CPU knows FLOAT32 alone"));
     }
     return DeviceRowsValidator(job_, source_).Run();

@@ -1,31 +1,28 @@
-// The memory that a worker's model and the steps under way take where it computes: on a GPU, or on
-// the CPU. kernels/ and worker/model allocate so; the plan of a job, which has no model yet,
+// The memory that a worker's dense parameters, held rows and steps under way take where it
+// computes: on a GPU, or on the CPU. Workers allocate so; `thermocline plan`, which runs nothing,
 // computes with these formulas. A test in worker/train compares them with a device's allocations.
 #ifndef THERMOCLINE_COMMON_JOB_MODEL_MEMORY_H_
 #define THERMOCLINE_COMMON_JOB_MODEL_MEMORY_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "common/job/resolved_job.h"
+#include "common/model/model_spec.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {
 
-// What a CUDA device has from its start: scratch of its operations, which seldom grows, and the
+// What a CUDA device allocates at its start: scratch of its operations, which seldom grows, and the
 // workspace of cuBLASLt's products.
 inline constexpr size_t kDeviceScratchBytes = size_t{6} << 20;
 inline constexpr size_t kGemmWorkspaceBytes = size_t{32} << 20;
 
-enum class ComputeOn { kCpu, kGpu };
-
-// Weights, gradients and optimizer state of the MLPs, in blocks of kDenseBlockFloats; on the CPU
-// also their copies in the products' own order.
-uint64_t DenseParameterBytes(const Job& resolved, ComputeOn where);
-
-// Outputs and gradients of every layer and of the interaction, for batches of at most `max_batch`
-// samples.
-uint64_t ActivationBytes(const Job& resolved, int64_t max_batch, ComputeOn where);
+// Weights, gradients and optimizer state of the dense tensors, in blocks of kDenseBlockFloats; on
+// the CPU also their copies in the products' own order. (ModelSpec::ActivationBytes has the
+// activations.)
+uint64_t DenseParameterBytes(const std::vector<DenseTable>& tensors, ComputeOn where);
 
 // Floats that a row of `floats` takes where workers hold it: rows begin at multiples of 16 bytes,
 // which is what a GPU loads at once.
@@ -35,18 +32,19 @@ constexpr int64_t DeviceRowFloats(int64_t floats) { return (floats + 3) / 4 * 4;
 // they can tell what a gradient does to it.
 bool MayHold(const TableLayout& table);
 
-// MayHold, of tables that the job does not leave to servers (placement REMOTE).
+// Whether a worker may hold rows of table `t` and the job does not leave it to servers (placement
+// REMOTE).
 bool HoldsRows(const JobTables& tables, size_t t);
 
 // What a step brings to a GPU and fetches back.
 struct StepTraffic {
   double samples = 0;
   double lookups = 0;
-  double keys = 0;    // Distinct ones, of all tables together.
-  double floats = 0;  // Of their rows.
+  double keys = 0;    // Distinct keys of all tables together.
+  double floats = 0;  // Of the rows of these keys.
 };
-// In the arenas of one step (kernels/transfer.h), which are twice as large as needed: on the GPU,
-// and as much again of pinned host memory. `has_gradients`: of a step that trains.
+// Bytes of the arenas of one step (kernels/transfer.h), which are twice as large as needed: on the
+// GPU, and as much again of pinned host memory. has_gradients: whether the step trains.
 uint64_t TransferBytes(const Job& resolved, const StepTraffic& step, bool has_gradients);
 
 // Steps whose arenas are in use at once: those fetched ahead (without a cache `staleness_steps`,

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <map>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/hash.h"
 #include "common/base/text.h"
@@ -68,42 +67,18 @@ void AddSparse(const Job& resolved, JobTables* tables) {
 }
 
 // How a layer's weights, or its biases, begin: see LayerInitializer in proto/job.proto.
-void SetInitializer(const LayerInitializer& initializer, int in, int out, bool is_bias,
+void SetInitializer(const LayerInitializer& initializer, const DenseTensor& tensor,
                     TableLayout* layout) {
-  const double sum = static_cast<double>(in) + out;
-  double scale = 1.0 / std::sqrt(static_cast<double>(in));
+  const double sum = static_cast<double>(tensor.in) + tensor.out;
+  double scale = 1.0 / std::sqrt(static_cast<double>(tensor.in));
   if (initializer.has_glorot_uniform()) {
-    scale = is_bias ? 0 : std::sqrt(6.0 / sum);
-    if (is_bias) layout->distribution = InitialDistribution::kConstant;
+    scale = tensor.is_bias ? 0 : std::sqrt(6.0 / sum);
+    if (tensor.is_bias) layout->distribution = InitialDistribution::kConstant;
   } else if (initializer.has_reference()) {
-    scale = is_bias ? std::sqrt(1.0 / out) : std::sqrt(2.0 / sum);
+    scale = tensor.is_bias ? std::sqrt(1.0 / tensor.out) : std::sqrt(2.0 / sum);
     layout->distribution = InitialDistribution::kNormal;
   }
   layout->init_scale = static_cast<float>(scale);
-}
-
-// One tensor of a layer from `in` to `out` values.
-void AddTensor(const std::string& layer, bool is_bias, int in, int out, const Job& resolved,
-               JobTables* tables) {
-  DenseTable tensor;
-  tensor.layout.id = TableId(static_cast<uint32_t>(tables->sparse.size() + tables->dense.size()));
-  tensor.layout.name = absl::StrCat(layer, is_bias ? ".bias" : ".weight");
-  tensor.layout.dim = kDenseBlockFloats;
-  tensor.layout.optimizer = Config(resolved.dense_optimizer());
-  SetInitializer(resolved.dlrm().initializer(), in, out, is_bias, &tensor.layout);
-  tensor.layout.role = TableRole::kDense;
-  tensor.rows = is_bias ? 1 : in;
-  tensor.cols = out;
-  tables->dense.push_back(std::move(tensor));
-}
-
-void AddMlp(const std::string& prefix, const std::vector<int>& widths, const Job& resolved,
-            JobTables* tables) {
-  for (size_t i = 0; i + 1 < widths.size(); ++i) {
-    const std::string layer = absl::StrCat(prefix, ".", i);
-    AddTensor(layer, /*is_bias=*/false, widths[i], widths[i + 1], resolved, tables);
-    AddTensor(layer, /*is_bias=*/true, widths[i], widths[i + 1], resolved, tables);
-  }
 }
 
 // Whole and half powers by multiplication and sqrt, which are exactly rounded everywhere.
@@ -127,8 +102,43 @@ std::vector<TableLayout> JobTables::AllLayouts() const {
 JobTables ResolveTables(const Job& resolved) {
   JobTables tables;
   AddSparse(resolved, &tables);
-  AddMlp("bottom", BottomWidths(resolved), resolved, &tables);
-  AddMlp("top", TopWidths(resolved), resolved, &tables);
+  const auto first_id = static_cast<uint32_t>(tables.sparse.size());
+  tables.dense = DenseTablesOf(resolved, DescribeModel(resolved), first_id);
+  return tables;
+}
+
+ModelInputs InputsOf(const Job& resolved) {
+  std::map<std::string, int> dims;
+  for (const Table& table : resolved.table()) {
+    dims[table.name()] = static_cast<int>(table.settings().dim());
+  }
+  ModelInputs inputs;
+  inputs.numeric = static_cast<int>(resolved.data().num_dense());
+  for (const Feature* feature : EmbeddedFeatures(resolved)) {
+    inputs.vector_dims.push_back(dims[feature->table()]);
+  }
+  inputs.default_dim = static_cast<int>(resolved.default_table().dim());
+  return inputs;
+}
+
+ModelSpec DescribeModel(const Job& resolved) { return DescribeModel(resolved, InputsOf(resolved)); }
+
+std::vector<DenseTable> DenseTablesOf(const Job& resolved, const ModelSpec& model,
+                                      uint32_t first_id) {
+  std::vector<DenseTable> tables;
+  for (const DenseTensor& tensor : model.tensors) {
+    DenseTable table;
+    table.layout.id = TableId(first_id + static_cast<uint32_t>(tables.size()));
+    table.layout.name = tensor.name;
+    table.layout.dim = kDenseBlockFloats;
+    table.layout.optimizer = Config(resolved.dense_optimizer());
+    SetInitializer(model.initializer, tensor, &table.layout);
+    table.layout.role = TableRole::kDense;
+    table.rows = tensor.rows();
+    table.cols = tensor.cols();
+    table.is_bias = tensor.is_bias;
+    tables.push_back(std::move(table));
+  }
   return tables;
 }
 
@@ -147,29 +157,6 @@ uint64_t DensePushBytes(const Job& resolved) {
   }
   return *std::max_element(bytes.begin(), bytes.end()) *
          (pushes_rows ? 1 : resolved.cluster().workers());
-}
-
-int EmbeddingDim(const Job& resolved) {
-  const TableSettings& settings =
-      resolved.table_size() > 0 ? resolved.table(0).settings() : resolved.default_table();
-  return static_cast<int>(settings.dim());
-}
-
-std::vector<int> BottomWidths(const Job& resolved) {
-  if (resolved.data().num_dense() == 0) return {};
-  std::vector<int> widths = {static_cast<int>(resolved.data().num_dense())};
-  for (const uint32_t width : resolved.dlrm().bottom()) widths.push_back(static_cast<int>(width));
-  widths.push_back(EmbeddingDim(resolved));
-  return widths;
-}
-
-std::vector<int> TopWidths(const Job& resolved) {
-  const int vectors = static_cast<int>(EmbeddedFeatures(resolved).size()) +
-                      (resolved.data().num_dense() > 0 ? 1 : 0);
-  std::vector<int> widths = {EmbeddingDim(resolved) + vectors * (vectors - 1) / 2};
-  for (const uint32_t width : resolved.dlrm().top()) widths.push_back(static_cast<int>(width));
-  widths.push_back(1);
-  return widths;
 }
 
 float LearningRateAt(const LearningRate& schedule, Step step) {

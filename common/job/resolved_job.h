@@ -1,5 +1,5 @@
-// What a job means to those who run it: its tables, the widths of its MLPs, the learning rate of a
-// step, and what its servers are configured with.
+// What a job means to those who run it: its tables, its model, the learning rate of a step, and
+// what its servers are configured with.
 //
 // Every function REQUIRES a job that LoadJob returned (or a part of one): checked, with all
 // defaults.
@@ -13,6 +13,7 @@
 
 #include "common/base/ids.h"
 #include "common/math/table_spec.h"
+#include "common/model/model_spec.h"
 #include "common/net/tls_files.h"
 #include "proto/job.pb.h"
 
@@ -28,12 +29,13 @@ struct FeatureSpec {
   int columns = 1;
 };
 
-// A weight matrix or bias, kept as the rows 0 .. num_blocks()-1 of a table of its own: its floats
-// in row-major order, kDenseBlockFloats a row, the last one padded.
+// A dense tensor of the model, kept as the rows 0 .. num_blocks()-1 of a table of its own: its
+// floats in row-major order, kDenseBlockFloats a row, the last one padded.
 struct DenseTable {
   TableLayout layout;
   int rows = 0;
   int cols = 0;
+  bool is_bias = false;
 
   int64_t num_floats() const { return int64_t{rows} * cols; }
   int64_t num_blocks() const { return (num_floats() + kDenseBlockFloats - 1) / kDenseBlockFloats; }
@@ -44,9 +46,7 @@ struct JobTables {
   // [sparse] where a cache keeps their rows; workers alone ask. Beyond its end: CACHED.
   std::vector<TableSettings::Placement> placements;
   std::vector<FeatureSpec> features;  // in the order of the data's columns
-  // Ids S, S+1, ...: bottom.0.weight [in, out], bottom.0.bias [1, out], bottom.1.weight, ...,
-  // top.0.weight, ...
-  std::vector<DenseTable> dense;
+  std::vector<DenseTable> dense;      // Ids S, S+1, ..., in the order of ModelSpec::tensors.
 
   // All layouts by id.
   std::vector<TableLayout> AllLayouts() const;
@@ -57,20 +57,19 @@ struct JobTables {
 
 JobTables ResolveTables(const Job& resolved);
 
+// What the job's features give its model, and the model that they make of it.
+ModelInputs InputsOf(const Job& resolved);
+ModelSpec DescribeModel(const Job& resolved);
+
+// The tables of the model's dense tensors; their ids begin with `first_id`.
+std::vector<DenseTable> DenseTablesOf(const Job& resolved, const ModelSpec& model,
+                                      uint32_t first_id);
+
 // The bytes of a server's memory (cluster.max_pending_size) that the pushes of dense parameters
 // take until they are applied, on the server that gets most: the rows, at a checkpoint and at the
 // end, where the workers hold the parameters; else the gradients of all workers, in each step.
 // Counts keys, lookup counts and values alone.
 uint64_t DensePushBytes(const Job& resolved);
-
-// The dim of every table, and so of the bottom MLP's output.
-int EmbeddingDim(const Job& resolved);
-
-// Widths of the MLPs, input first: bottom {num_dense, ..., dim}, or none without dense columns;
-// top {dim + V (V - 1) / 2, ..., 1} for V vectors, each pair once: one of each feature, and the
-// bottom's output.
-std::vector<int> BottomWidths(const Job& resolved);
-std::vector<int> TopWidths(const Job& resolved);
 
 // The learning rate of a step. A pure function: the same bits on every machine for whole and half
 // powers (the default is 2); other powers use libm's pow.

@@ -25,13 +25,6 @@ dlrm { bottom: [512, 256, 64] top: [512, 256] }
 train { batch_size: 16 learning_rate { base: 0.1 } }
 )";
 
-TEST(ResolveTables, WidthsOfTheKaggleModel) {
-  const Job job = Parse(kKaggle);
-  EXPECT_THAT(BottomWidths(job), ElementsAre(13, 512, 256, 64, 16));
-  // 27 vectors: 351 pairs, and the bottom's 16.
-  EXPECT_THAT(TopWidths(job), ElementsAre(367, 512, 256, 1));
-}
-
 TEST(ResolveTables, DenseTensorsFollowTheSparseTables) {
   const JobTables tables = ResolveTables(Parse(kKaggle));
   ASSERT_EQ(tables.sparse.size(), 26u);
@@ -218,16 +211,15 @@ default_table { dim: 8 }
 dlrm { top: 4 }
 train { batch_size: 16 learning_rate { base: 0.1 } })"));
   };
-  // The top reads an embedding and the products of three.
   const Job sparse = job_of(0, 3);
-  EXPECT_THAT(BottomWidths(sparse), ElementsAre());
-  EXPECT_THAT(TopWidths(sparse), ElementsAre(8 + 3, 4, 1));
+  EXPECT_EQ(InputsOf(sparse).numeric, 0);
+  EXPECT_THAT(InputsOf(sparse).vector_dims, ElementsAre(8, 8, 8));
   EXPECT_EQ(ResolveTables(sparse).sparse.size(), 3u);
   EXPECT_EQ(ResolveTables(sparse).dense.size(), 4u);
-  // The top reads the bottom.
   const Job dense = job_of(5, 0);
-  EXPECT_THAT(BottomWidths(dense), ElementsAre(5, 8));
-  EXPECT_THAT(TopWidths(dense), ElementsAre(8, 4, 1));
+  EXPECT_EQ(InputsOf(dense).numeric, 5);
+  EXPECT_THAT(InputsOf(dense).vector_dims, ElementsAre());
+  EXPECT_EQ(InputsOf(dense).default_dim, 8);
   EXPECT_TRUE(ResolveTables(dense).sparse.empty());
   EXPECT_EQ(ResolveTables(dense).dense.size(), 6u);
 }

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
@@ -134,9 +133,8 @@ std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
                   {"num_dense", job.data().num_dense()},
                   {"test_share", DescribeData(job.data()).split().last_share()}}},
                 {"features", std::move(features)},
-                {"tables", std::move(sparse)},
-                {"bottom", BottomWidths(job)},
-                {"top", TopWidths(job)}};
+                {"tables", std::move(sparse)}};
+  for (const MlpShape& mlp : DescribeModel(job).mlps) model[mlp.name] = mlp.widths;
   if (FormatName(job) == "DESCRIBED") model["described"] = DescriptionOf(job);
   return model.dump();
 }
@@ -213,7 +211,7 @@ void Export::AddTensors() {
     std::vector<uint64_t> shape = {static_cast<uint64_t>(table.rows),
                                    static_cast<uint64_t>(table.cols)};
     // A bias is a vector; a weight of one input is still a matrix.
-    if (absl::EndsWith(table.layout.name, ".bias")) shape.erase(shape.begin());
+    if (table.is_bias) shape.erase(shape.begin());
     TableTensors& tensors = tensors_[table.layout.id];
     tensors.rows = AddTensor(table.layout.name, Type::kF32, std::move(shape));
     if (wants_state(table.layout)) {

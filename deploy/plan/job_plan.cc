@@ -297,8 +297,8 @@ class Planner {
   void AddDevice(const StepTraffic& training, const StepTraffic& evaluation) {
     const ComputeOn gpu = ComputeOn::kGpu;
     const auto max_batch = static_cast<int64_t>(std::max(training.samples, evaluation.samples));
-    Add(&plan_.device, "dense parameters", static_cast<double>(DenseParameterBytes(job_, gpu)));
-    Add(&plan_.device, "activations", static_cast<double>(ActivationBytes(job_, max_batch, gpu)));
+    Add(&plan_.device, "dense parameters", static_cast<double>(DenseParameterBytes(tables_.dense, gpu)));
+    Add(&plan_.device, "activations", static_cast<double>(DescribeModel(job_).ActivationBytes(max_batch, gpu)));
     if (job_.has_cache()) {
       Add(&plan_.device, "cache", static_cast<double>(SizeOf(job_.cache().budget())));
       // A single worker updates the rows that it holds: their gradients stay there.
@@ -320,7 +320,7 @@ class Planner {
     Add(&plan_.device, "the driver's context, about", kGpuContextBytes);
     plan_.device_bytes = SumOf(plan_.device);
     Add(&plan_.worker, "copy of the dense parameters",
-        static_cast<double>(DenseParameterBytes(job_, gpu)));
+        static_cast<double>(DenseParameterBytes(tables_.dense, gpu)));
     Add(&plan_.worker, "pinned, of steps under way", static_cast<double>(transfers));
     AddAll(hot_.pinned, &plan_.worker);
   }
@@ -334,9 +334,9 @@ class Planner {
     } else {
       const auto max_batch = static_cast<int64_t>(std::max(training.samples, eval_batch));
       Add(&plan_.worker, "dense parameters",
-          static_cast<double>(DenseParameterBytes(job_, ComputeOn::kCpu)));
+          static_cast<double>(DenseParameterBytes(tables_.dense, ComputeOn::kCpu)));
       Add(&plan_.worker, "activations",
-          static_cast<double>(ActivationBytes(job_, max_batch, ComputeOn::kCpu)));
+          static_cast<double>(DescribeModel(job_).ActivationBytes(max_batch, ComputeOn::kCpu)));
       if (job_.has_cache()) {
         Add(&plan_.worker, "cache", static_cast<double>(SizeOf(job_.cache().budget())));
       }

@@ -12,7 +12,8 @@
 #include "common/math/table_spec.h"
 #include "kernels/cpu/cpu_device.h"
 #include "worker/data/dataset.h"
-#include "worker/model/dlrm.h"
+#include "worker/model/dense_arena.h"
+#include "worker/model/model.h"
 #include "worker/model/sparse_batch.h"
 
 namespace thermocline {
@@ -33,8 +34,11 @@ class ReferenceTrainer {
         sparse_(tables_.sparse.size()),
         dense_(tables_.dense.size()),
         device_(MakeCpuDevice({1, CpuIsaLimit::kAuto})),
-        model_(device_.get(), Shape(), tables_.dense[0].layout.optimizer,
-               static_cast<int32_t>(job.train().batch_size())) {
+        arena_(device_.get(), tables_.dense),
+        model_(MakeModel(DescribeModel(job), {device_.get(),
+                                              &arena_,
+                                              static_cast<int32_t>(job.train().batch_size()),
+                                              {&loss_sum_, 1}})) {
     for (size_t t = 0; t < dense_.size(); ++t) {
       for (int64_t block = 0; block < tables_.dense[t].num_blocks(); ++block) {
         dense_[t][block] = NewRow(tables_.dense[t].layout, block);
@@ -68,14 +72,6 @@ class ReferenceTrainer {
   }
 
  private:
-  DlrmShape Shape() const {
-    return {static_cast<int32_t>(job_.data().num_dense()),
-            static_cast<int32_t>(tables_.features.size()),
-            EmbeddingDim(job_),
-            {job_.dlrm().bottom().begin(), job_.dlrm().bottom().end()},
-            {job_.dlrm().top().begin(), job_.dlrm().top().end()}};
-  }
-
   Row NewRow(const TableLayout& layout, Key key) const {
     Row row(layout.row_floats());
     InitialRow(layout, job_.seed(), key, absl::MakeSpan(row));
@@ -108,8 +104,7 @@ class ReferenceTrainer {
           if (tables_.features[f].table_index != static_cast<int>(t)) continue;
           const FeatureLookups& feature = batch->features[f];
           for (int i = feature.offsets[sample]; i < feature.offsets[sample + 1]; ++i) {
-            lookups[feature.keys[i]].push_back(
-                BagRow(sample, f, num_features, batch->num_dense > 0 ? 1 : 0));
+            lookups[feature.keys[i]].push_back(model_->vector_places()[f].RowOf(sample));
             of_lookups[feature.keys[i]].push_back(feature.weights.empty() ? 1 : feature.weights[i]);
           }
         }
@@ -150,7 +145,7 @@ class ReferenceTrainer {
       sparse_batch.features.push_back(feature);
     }
 
-    model_.Forward(
+    model_->Forward(
         FloatMatrix(batch->dense.data(), batch->size, batch->num_dense, batch->dense_stride),
         sparse_batch);
     std::vector<Matrix> gradient_views;
@@ -158,11 +153,11 @@ class ReferenceTrainer {
       gradient_views.push_back(FloatMatrix(
           gradients[t].data(), static_cast<int32_t>(keys[t].size()), tables_.sparse[t].dim));
     }
-    model_.BackwardToEmbeddings(
-        {batch->labels.data(), static_cast<int64_t>(batch->labels.size())},
-        {batch->weights.data(), static_cast<int64_t>(batch->weights.size())},
-        1.0f / static_cast<float>(job_.train().batch_size()), gradient_views);
-    model_.BackwardDense();
+    model_->BackwardToRows({{batch->labels.data(), static_cast<int64_t>(batch->labels.size())},
+                            {batch->weights.data(), static_cast<int64_t>(batch->weights.size())},
+                            1.0f / static_cast<float>(job_.train().batch_size())},
+                           gradient_views);
+    model_->BackwardDense();
     RETURN_IF_ERROR(device_->Synchronize());
     for (size_t t = 0; t < sparse_.size(); ++t) {
       const int dim = tables_.sparse[t].dim;
@@ -170,7 +165,7 @@ class ReferenceTrainer {
         AddTo(&(*sparse)[t], keys[t][u], &gradients[t][u * dim], dim);
       }
     }
-    const float* gradient = model_.gradients().data;
+    const float* gradient = arena_.gradients().data;
     for (size_t t = 0; t < dense_.size(); ++t) {
       for (int64_t block = 0; block < tables_.dense[t].num_blocks(); ++block) {
         AddTo(&(*dense)[t], block, gradient, kDenseBlockFloats);
@@ -181,7 +176,7 @@ class ReferenceTrainer {
   }
 
   void CopyWeightsToModel() {
-    float* weights = model_.weights().data;
+    float* weights = arena_.weights().data;
     for (const Rows& blocks : dense_) {
       for (const auto& [block, row] : blocks) {
         weights = std::copy(row.begin(), row.begin() + kDenseBlockFloats, weights);
@@ -287,7 +282,9 @@ class ReferenceTrainer {
   std::vector<std::map<Key, Lookups>> lookups_;  // Lookups of keys that are not forgotten.
   std::vector<Rows> sparse_, dense_;
   const std::unique_ptr<Device> device_;
-  DlrmModel model_;
+  double loss_sum_ = 0;
+  DenseArena arena_;
+  const std::unique_ptr<Model> model_;
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
-// The sparse half of one batch, as the model reads it: which rows were staged, which lookups they
-// serve, and which gradients they receive. Made by worker/sparse's plan, consumed by worker/model.
+// The embedded features of one batch, as a model reads them: which rows were staged, which lookups
+// they serve, and which gradients they receive. ModelStep (worker/train) makes it of a step's plan.
 //
-// Everything points into device memory (on the CPU device: host memory) owned by the caller that
-// made the batch, and stays valid until the model has worked through it.
+// Everything points into device memory (on the CPU device: host memory) that the maker of the batch
+// owns, and stays valid until the model has worked through it.
 #ifndef THERMOCLINE_WORKER_MODEL_SPARSE_BATCH_H_
 #define THERMOCLINE_WORKER_MODEL_SPARSE_BATCH_H_
 
@@ -14,15 +14,26 @@
 
 namespace thermocline {
 
-// The number of a bag: its row in the interaction's input Z, seen as [batch * (dense_vectors +
-// num_features), dim]. Row 0 of every sample is the bottom MLP's output, where there are dense
-// columns (dense_vectors 1, else 0). Ascending bag numbers are the canonical order of lookups: by
-// sample, then by feature; lookups of one bag keep their order.
+// Where a model has the vectors of one feature: the pooled vector of sample b is row
+// first + b * stride of a buffer, seen as [rows, dim], and so is its gradient. Features that read
+// one table have their vectors in one buffer.
 //
-// REQUIRES: batch * (1 + num_features) < 2^31
-constexpr int32_t BagRow(int32_t sample, int32_t feature, int32_t num_features,
-                         int32_t dense_vectors = 1) {
-  return sample * (dense_vectors + num_features) + dense_vectors + feature;
+// REQUIRES: rows < 2^31
+struct VectorPlace {
+  int32_t first = 0;
+  int32_t stride = 1;
+
+  int32_t RowOf(int32_t sample) const { return first + sample * stride; }
+};
+
+// The places of features whose vectors stand beside each other in each sample's part of the buffer,
+// after `leading` vectors of another origin.
+inline std::vector<VectorPlace> PlacesSideBySide(int32_t num_features, int32_t leading) {
+  std::vector<VectorPlace> places;
+  for (int32_t f = 0; f < num_features; ++f) {
+    places.push_back({leading + f, leading + num_features});
+  }
+  return places;
 }
 
 // One table's rows in a batch. Unique keys are in any fixed order ("the staging order").
@@ -30,10 +41,11 @@ struct TableBatch {
   Matrix rows;  // [rows, dim] float32: weights, of the unique keys and maybe of others
 
   // The lookups of unique key u are segment_bags[segment_offsets[u] .. segment_offsets[u + 1]), in
-  // canonical order: ascending BagRow, a bag that looks a key up twice stands there twice.
+  // canonical order: by sample, then by feature, then by position in the feature's list. A vector
+  // that looks a key up twice stands there twice.
   DeviceSpan<const int32_t> segment_offsets;  // [num_unique + 1]
-  DeviceSpan<const int32_t> segment_bags;     // [lookups of all features of this table] BagRow
-  DeviceSpan<const float> segment_weights;    // [as many], of each of them; empty: 1
+  DeviceSpan<const int32_t> segment_bags;     // [lookups of the table] row by VectorPlace
+  DeviceSpan<const float> segment_weights;    // [lookups of the table]; empty: each is 1
 };
 
 // One feature's lookups in a batch.
@@ -50,7 +62,7 @@ struct FeatureBatch {
 struct SparseBatch {
   int32_t batch_size = 0;
   std::vector<TableBatch> tables;
-  std::vector<FeatureBatch> features;  // In the order of the model's features.
+  std::vector<FeatureBatch> features;  // In the order of ModelInputs::vector_dims.
 };
 
 }  // namespace thermocline

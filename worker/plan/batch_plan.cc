@@ -6,7 +6,6 @@
 #include "absl/base/optimization.h"
 #include "common/base/check.h"
 #include "common/base/hash.h"
-#include "worker/model/sparse_batch.h"
 
 namespace thermocline {
 namespace {
@@ -33,12 +32,15 @@ std::vector<KeyShares> SharesOf(const BatchPlan& plan) {
 }
 
 BatchPlanner::BatchPlanner(std::vector<TableId> tables, std::vector<int32_t> feature_tables,
-                           const ClusterMap& cluster_map, int32_t dense_vectors)
+                           const ClusterMap& cluster_map, std::vector<VectorPlace> places)
     : tables_(std::move(tables)),
       feature_tables_(std::move(feature_tables)),
       cluster_map_(cluster_map),
-      dense_vectors_(dense_vectors),
+      places_(places.empty()
+                  ? PlacesSideBySide(static_cast<int32_t>(feature_tables_.size()), /*leading=*/0)
+                  : std::move(places)),
       table_features_(tables_.size()) {
+  CHECK_EQ(places_.size(), feature_tables_.size());
   for (size_t f = 0; f < feature_tables_.size(); ++f) {
     CHECK_LT(static_cast<size_t>(feature_tables_[f]), tables_.size());
     table_features_[feature_tables_[f]].push_back(static_cast<int32_t>(f));
@@ -52,7 +54,9 @@ void BatchPlanner::Plan(const Batch& batch, BatchPlan* plan) {
 
 void BatchPlanner::Prepare(const Batch& batch, BatchPlan* plan) const {
   CHECK_EQ(batch.features.size(), feature_tables_.size());
-  CHECK_LT(batch.size * static_cast<int64_t>(feature_tables_.size() + 1), int64_t{1} << 31);
+  for (const VectorPlace& place : places_) {
+    CHECK_LT(place.first + int64_t{batch.size} * place.stride, int64_t{1} << 31);
+  }
   plan->tables.resize(tables_.size());
   plan->features.resize(feature_tables_.size());
 }
@@ -219,15 +223,15 @@ void BatchPlanner::FillSegments(const Batch& batch, int32_t t, BatchPlan* plan) 
   int32_t* const bags = table.segment_bags.data();
 
   const std::vector<int32_t>& features = table_features_[t];
-  const int32_t num_features = static_cast<int32_t>(feature_tables_.size());
   if (features.size() == 1 && plan->features[features[0]].single) {
     int32_t* const row_indices = plan->features[features[0]].row_indices.data();
     const int32_t size = batch.size;
-    int32_t bag = BagRow(0, features[0], num_features, dense_vectors_);
+    const VectorPlace place = places_[features[0]];
+    int32_t bag = place.first;
     for (int32_t sample = 0; sample < size; ++sample) {
       if (kReorder) row_indices[sample] = positions_[row_indices[sample]];
       bags[ends[row_indices[sample]]++] = bag;
-      bag += dense_vectors_ + num_features;
+      bag += place.stride;
     }
     return;
   }
@@ -237,7 +241,7 @@ void BatchPlanner::FillSegments(const Batch& batch, int32_t t, BatchPlan* plan) 
   if (is_weighted) table.segment_weights.assign(lookups, 1.0f);
   for (int32_t sample = 0; sample < batch.size; ++sample) {
     for (int32_t f : features) {
-      const int32_t bag = BagRow(sample, f, num_features, dense_vectors_);
+      const int32_t bag = places_[f].RowOf(sample);
       const UninitializedVector<int32_t>& offsets = batch.features[f].offsets;
       const UninitializedVector<float>& weights = batch.features[f].weights;
       int32_t* const row_indices = plan->features[f].row_indices.data();

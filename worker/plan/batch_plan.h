@@ -18,6 +18,7 @@
 #include "common/base/ids.h"
 #include "common/base/uninitialized_vector.h"
 #include "worker/data/batch.h"
+#include "worker/model/sparse_batch.h"
 
 namespace thermocline {
 
@@ -26,9 +27,9 @@ struct TablePlan {
   UninitializedVector<Key> keys;         // [num_unique], staging order
   UninitializedVector<uint32_t> counts;  // [num_unique] lookups of the key
   std::vector<int32_t> server_begin;     // [num_servers + 1]: server s has [s] .. [s + 1]
-  // The bags (BagRow of worker/model/sparse_batch.h) that looked key u up are segment_bags[
-  // segment_offsets[u] .. segment_offsets[u + 1]), ascending; one that did so twice stands there
-  // twice.
+  // The bags (rows by VectorPlace, worker/model/sparse_batch.h) that looked key u up are
+  // segment_bags[segment_offsets[u] .. segment_offsets[u + 1]), in canonical order; a bag that did
+  // so twice stands there twice.
   UninitializedVector<int32_t> segment_offsets;  // [num_unique + 1]
   UninitializedVector<int32_t> segment_bags;     // [lookups of all the table's features]
   // What the bags' gradients are multiplied with; empty where no feature of the table has weights.
@@ -80,13 +81,13 @@ std::vector<KeyShares> SharesOf(const BatchPlan& plan);  // [tables]
 // tables of one batch at the same time.
 class BatchPlanner {
  public:
-  // feature_tables[f]: index into `tables` of the table that feature f reads. `dense_vectors`: as
-  // in BagRow.
+  // feature_tables[f]: index into `tables` of the table that feature f reads. places: where the
+  // model has the vectors of each feature (Model::vector_places); empty: side by side.
   BatchPlanner(std::vector<TableId> tables, std::vector<int32_t> feature_tables,
-               const ClusterMap& cluster_map, int32_t dense_vectors = 1);
+               const ClusterMap& cluster_map, std::vector<VectorPlace> places = {});
 
-  // Plans all tables. REQUIRES: fewer than 2^30 lookups a table, and
-  // batch.size * (1 + number of features) < 2^31.
+  // Plans all tables. REQUIRES: fewer than 2^30 lookups a table, and places of the batch below
+  // 2^31.
   void Plan(const Batch& batch, BatchPlan* plan);
 
   // The same in two steps, to share the tables among threads: one Prepare(), then PlanTable() for
@@ -112,7 +113,7 @@ class BatchPlanner {
   const std::vector<TableId> tables_;
   const std::vector<int32_t> feature_tables_;
   const ClusterMap cluster_map_;
-  const int32_t dense_vectors_;
+  const std::vector<VectorPlace> places_;             // [features]
   std::vector<std::vector<int32_t>> table_features_;  // [tables], ascending
 
   // base_ + number by first appearance of the key that the bucket holds; below base_: none. Linear

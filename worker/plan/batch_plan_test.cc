@@ -28,6 +28,7 @@ struct Expected {
 Expected PlanNaively(const Batch& batch, TableId id, const std::vector<int>& features,
                      const ClusterMap& cluster) {
   std::vector<std::vector<Key>> by_server(cluster.num_servers());
+  const auto places = PlacesSideBySide(static_cast<int32_t>(batch.features.size()), /*leading=*/0);
   Expected expected;
   for (int sample = 0; sample < batch.size; ++sample) {
     for (int f : features) {
@@ -37,7 +38,7 @@ Expected PlanNaively(const Batch& batch, TableId id, const std::vector<int>& fea
         if (expected.bags.count(key) == 0) {
           by_server[cluster.ServerOfHash(KeyHash(TableSalt(id), key)).value()].push_back(key);
         }
-        expected.bags[key].push_back(BagRow(sample, f, static_cast<int>(batch.features.size())));
+        expected.bags[key].push_back(places[f].RowOf(sample));
       }
     }
   }
@@ -93,7 +94,7 @@ TEST(BatchPlan, SmallExample) {
     AddBag(bag, &batch.features[0]);
   }
   for (Key key : {9, 5, 7}) AddBag({key}, &batch.features[1]);
-  BatchPlanner planner({TableId(4)}, {0, 0}, ClusterMap(1));
+  BatchPlanner planner({TableId(4)}, {0, 0}, ClusterMap(1), PlacesSideBySide(2, /*leading=*/1));
   BatchPlan plan;
   planner.Plan(batch, &plan);
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/checkpoint/row_lookup.h"
@@ -17,6 +16,7 @@
 #include "worker/predict/row_cache.h"
 #include "worker/rows/step_context.h"
 #include "worker/train/model_step.h"
+#include "worker/train/run_options.h"
 
 namespace thermocline {
 namespace {
@@ -34,15 +34,6 @@ constexpr uint64_t kSampleBytes = 16;
 constexpr int kMaxThreads = 16;
 
 int NumThreads() { return std::min(HardwareThreads(), kMaxThreads); }
-
-BatchPlanner MakePlanner(const Job& job, const JobTables& tables) {
-  std::vector<TableId> ids;
-  for (const TableLayout& table : tables.sparse) ids.push_back(table.id);
-  std::vector<int32_t> feature_tables;
-  for (const FeatureSpec& feature : tables.features) feature_tables.push_back(feature.table_index);
-  return BatchPlanner(std::move(ids), std::move(feature_tables), ClusterMap(1),
-                      job.data().num_dense() > 0 ? 1 : 0);
-}
 
 // Reads the blocks of the dense parameters into the model.
 absl::Status LoadDense(const JobTables& tables, uint64_t seed, RowLookup* lookup, Device* device,
@@ -97,7 +88,7 @@ class Predictor {
         tables_(ResolveTables(job)),
         device_(std::move(device.device)),
         model_(job, tables_, device_.get(), static_cast<int>(job.train().eval_batch_size())),
-        planner_(MakePlanner(job, tables_)),
+        planner_(MakePlanner(tables_, /*num_servers=*/1, model_.vector_places())),
         cache_(lookup, tables_.sparse, options.manifest.seed(),
                options.memory_bytes - options.memory_bytes / kShareOfBatches),
         file_(*file),

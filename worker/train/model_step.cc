@@ -5,38 +5,30 @@
 namespace thermocline {
 namespace {
 
-DlrmShape ShapeOf(const Job& job, const JobTables& tables) {
-  DlrmShape shape;
-  shape.num_dense = static_cast<int32_t>(job.data().num_dense());
-  shape.num_features = static_cast<int32_t>(tables.features.size());
-  shape.dim = EmbeddingDim(job);
-  shape.bottom_hidden.assign(job.dlrm().bottom().begin(), job.dlrm().bottom().end());
-  shape.top_hidden.assign(job.dlrm().top().begin(), job.dlrm().top().end());
-  return shape;
-}
-
-MlpPrecision PrecisionOf(const Job& job) {
-  switch (job.dlrm().precision()) {
-    case Dlrm::TF32:
-      return MlpPrecision::kTf32;
-    case Dlrm::BFLOAT16:
-      return MlpPrecision::kBfloat16;
-    default:
-      return MlpPrecision::kFloat32;
-  }
+std::unique_ptr<Model> Make(ModelStep::MakeModelFunction make, const ModelSpec& spec,
+                            Device* device, const DenseArena& parameters, int max_batch,
+                            DeviceBuffer* loss_sum) {
+  ModelParts parts;
+  parts.device = device;
+  parts.parameters = &parameters;
+  parts.max_batch = max_batch;
+  parts.loss_sum = {static_cast<double*>(loss_sum->data()), 1};
+  return make(spec, parts);
 }
 
 }  // namespace
 
-ModelStep::ModelStep(const Job& job, const JobTables& tables, Device* device, int max_batch)
+ModelStep::ModelStep(const Job& job, const ModelSpec& spec, const JobTables& tables, Device* device,
+                     int max_batch, MakeModelFunction make)
     : tables_(tables),
       gradient_scale_(1.0f / static_cast<float>(job.train().batch_size())),
       device_(device),
-      model_(device, ShapeOf(job, tables), tables.dense.at(0).layout.optimizer, max_batch,
-             PrecisionOf(job)) {
+      parameters_(device, tables.dense),
+      loss_sum_(device->Allocate(sizeof(double))),
+      model_(Make(make, spec, device, parameters_, max_batch, loss_sum_.get())) {
   batch_.tables.resize(tables.sparse.size());
   batch_.features.resize(tables.features.size());
-  embedding_gradients_.resize(tables.sparse.size());
+  row_gradients_.resize(tables.sparse.size());
 }
 
 const SparseBatch& ModelStep::Describe(StepContext* context) {
@@ -53,7 +45,7 @@ const SparseBatch& ModelStep::Describe(StepContext* context) {
     batch_.tables[t].segment_offsets = upload(plan.segment_offsets);
     batch_.tables[t].segment_bags = upload(plan.segment_bags);
     batch_.tables[t].segment_weights = upload_weights(plan.segment_weights);
-    embedding_gradients_[t] = context->tables[t].gradients;
+    row_gradients_[t] = context->tables[t].gradients;
   }
   for (size_t f = 0; f < tables_.features.size(); ++f) {
     const FeaturePlan& plan = context->plan.features[f];
@@ -73,20 +65,17 @@ void ModelStep::Forward(StepContext* context) {
   const Batch& batch = *context->batch;
   const SparseBatch& sparse = Describe(context);
   SendUploads(device_, context);
-  // Only read.
-  logits_ = model_.Forward(FloatMatrix(const_cast<float*>(context->dense.data), batch.size,
-                                       batch.num_dense, batch.dense_stride),
-                           sparse);
+  // The model only reads them.
+  logits_ = model_->Forward(FloatMatrix(const_cast<float*>(context->dense.data), batch.size,
+                                        batch.num_dense, batch.dense_stride),
+                            sparse);
 }
 
-void ModelStep::BackwardToEmbeddings(StepContext* context) {
-  model_.BackwardToEmbeddings(context->labels, context->weights, gradient_scale_,
-                              embedding_gradients_);
-  device_->CopyToHost(&context->outcome()->loss_sum, model_.loss_sum().data, sizeof(double),
+void ModelStep::BackwardToRows(StepContext* context) {
+  model_->BackwardToRows({context->labels, context->weights, gradient_scale_}, row_gradients_);
+  device_->CopyToHost(&context->outcome()->loss_sum, loss_sum_->data(), sizeof(double),
                       Stream::kCompute);
 }
-
-void ModelStep::BackwardDense() { model_.BackwardDense(); }
 
 absl::Status ModelStep::CopyLogits(std::vector<float>* logits) {
   logits->resize(logits_.rows);

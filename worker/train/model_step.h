@@ -1,4 +1,5 @@
-// The model as it computes a step: what the trainer and the evaluation share.
+// A model that is fed with the contexts of steps: what the trainer, the evaluation and `predict`
+// share.
 #ifndef THERMOCLINE_WORKER_TRAIN_MODEL_STEP_H_
 #define THERMOCLINE_WORKER_TRAIN_MODEL_STEP_H_
 
@@ -15,37 +16,50 @@
 #include "kernels/device.h"
 #include "proto/job.pb.h"
 #include "worker/dense/dense_parameters.h"
-#include "worker/model/dlrm.h"
+#include "worker/model/dense_arena.h"
+#include "worker/model/model.h"
 #include "worker/rows/step_context.h"
 
 namespace thermocline {
 
-// The model of a job on its device, fed with step contexts. Not thread-safe.
+// Not thread-safe.
 class ModelStep {
  public:
-  // `device` outlives it. max_batch: samples in the largest batch of this worker, evaluation
-  // included.
-  ModelStep(const Job& job, const JobTables& tables, Device* device, int max_batch);
+  // Makes the model of a spec (worker/model/model.h).
+  using MakeModelFunction = std::unique_ptr<Model> (*)(const ModelSpec&, const ModelParts&);
 
-  // All of these queue work on the device and return.
-  // The logits of the batch. REQUIRES: context->tables is filled.
+  // The model of the job. `device` outlives it. max_batch: samples of the largest batch of this
+  // worker, in training or evaluation.
+  ModelStep(const Job& job, const JobTables& tables, Device* device, int max_batch)
+      : ModelStep(job, DescribeModel(job), tables, device, max_batch, &MakeModel) {}
+  // Another model. REQUIRES: tables.dense are those of `spec`.
+  ModelStep(const Job& job, const ModelSpec& spec, const JobTables& tables, Device* device,
+            int max_batch, MakeModelFunction make);
+
+  // Where the model has the vectors of each feature: the plans of steps say so to it.
+  const std::vector<VectorPlace>& vector_places() const { return model_->vector_places(); }
+
+  // The following queue work on the device and return.
+  // Computes the logits of the batch. REQUIRES: context->tables is filled.
   void Forward(StepContext* context);
   // Fills the gradients of context->tables and outcome()->loss_sum; after Forward of the same
   // context.
-  void BackwardToEmbeddings(StepContext* context);
-  // Fills the dense gradients. `context` stays untouched since BackwardToEmbeddings.
-  void BackwardDense();
+  void BackwardToRows(StepContext* context);
+  // Fills the dense gradients. `context` stays untouched since BackwardToRows.
+  void BackwardDense() { model_->BackwardDense(); }
   // transfers->finished stands for all that was queued so far.
   void RecordFinished(StepContext* context) {
     device_->Record(Stream::kCompute, context->transfers->finished.get());
   }
 
-  // Wait for the device and report what went wrong on it.
+  // The following wait for the device and report what went wrong on it.
   absl::Status Synchronize() { return device_->Synchronize(); }
   absl::Status CopyLogits(std::vector<float>* logits);  // [batch] of the last Forward
 
   // The model's dense parameters, without their initial values, and their gradients.
-  DenseArenas dense() { return {model_.weights(), model_.state(), model_.gradients()}; }
+  DenseArenas dense() const {
+    return {parameters_.weights(), parameters_.state(), parameters_.gradients()};
+  }
 
   // Operations return before the device has finished them, so that steps can be pipelined.
   bool is_asynchronous() const { return !device_->is_host_memory(); }
@@ -54,14 +68,16 @@ class ModelStep {
   const SparseBatch& Describe(StepContext* context);
 
   const JobTables tables_;
-  // What a sample's loss is multiplied with before it is differentiated: 1 / batch_size, also in a
+  // A sample's loss is multiplied with this before it is differentiated: 1 / batch_size, also in a
   // shorter last batch, so that every sample weighs the same. (The mean over a last batch of 33
   // rows instead of 256 cost 0.002 of AUC on Criteo's log.)
   const float gradient_scale_;
   Device* const device_;
-  DlrmModel model_;
-  SparseBatch batch_;  // of the last Forward
-  std::vector<Matrix> embedding_gradients_;
+  const DenseArena parameters_;
+  const std::unique_ptr<DeviceBuffer> loss_sum_;  // [1] double
+  const std::unique_ptr<Model> model_;
+  SparseBatch batch_;  // Of the last Forward, as are the two below.
+  std::vector<Matrix> row_gradients_;
   Matrix logits_;
 };
 

@@ -1,13 +1,20 @@
 #include "worker/train/model_step.h"
 
+#include <algorithm>
 #include <memory>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/job/job_loader.h"
 #include "common/job/model_memory.h"
 #include "gtest/gtest.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cuda/emulation/emulated_device.h"
+#include "kernels/testing/random_values.h"
+#include "worker/model/testing/linear_model.h"
+#include "worker/train/run_options.h"
 
 namespace thermocline {
 namespace {
@@ -32,7 +39,7 @@ absl::Status MakeModel(const Job& job, size_t bytes) {
   return device->Synchronize();
 }
 
-// The plan of a job promises these bytes (common/job/model_memory.h).
+// The plan of a job promises these bytes.
 TEST(ModelStep, TakesTheMemoryOfAGpuThatItsFormulasSay) {
   const std::vector<std::string> kJobs[] = {
       {"dlrm.bottom=[70, 9]", "dlrm.top=[33, 20]", "default_table.dim=12"},
@@ -41,11 +48,93 @@ TEST(ModelStep, TakesTheMemoryOfAGpuThatItsFormulasSay) {
   for (const std::vector<std::string>& overrides : kJobs) {
     SCOPED_TRACE(overrides[0]);
     const Job job = Load(overrides);
-    const size_t bytes = DenseParameterBytes(job, ComputeOn::kGpu) +
-                         ActivationBytes(job, /*max_batch=*/300, ComputeOn::kGpu);
+    const size_t bytes = DenseParameterBytes(ResolveTables(job).dense, ComputeOn::kGpu) +
+                         DescribeModel(job).ActivationBytes(/*max_batch=*/300, ComputeOn::kGpu);
     EXPECT_TRUE(MakeModel(job, bytes).ok()) << MakeModel(job, bytes);
     EXPECT_EQ(MakeModel(job, bytes - 1).code(), absl::StatusCode::kResourceExhausted);
   }
+}
+
+constexpr int kSamples = 100, kKeys = 10;
+
+// Samples whose label is that of the numeric value plus what their keys are worth.
+std::unique_ptr<Batch> MakeBatch(int64_t step, std::mt19937_64* rng) {
+  auto batch = std::make_unique<Batch>();
+  batch->step = Step(step);
+  batch->size = kSamples;
+  batch->num_dense = batch->dense_stride = 1;
+  batch->features.resize(2);
+  for (FeatureLookups& feature : batch->features) feature.offsets.push_back(0);
+  for (int b = 0; b < kSamples; ++b) {
+    double logit = RandomFloats(rng, 1, 1)[0];
+    batch->dense.push_back(static_cast<float>(logit));
+    for (FeatureLookups& feature : batch->features) {
+      feature.keys.push_back((*rng)() % kKeys);
+      feature.offsets.push_back(static_cast<int32_t>(feature.keys.size()));
+      logit += feature.keys.back() % 2 == 0 ? 3 : -3;
+    }
+    batch->labels.push_back(logit > 0 ? 1 : 0);
+  }
+  return batch;
+}
+
+// A model that is no DLRM, with tables of two dims, is trained by the steps of all models.
+TEST(ModelStep, TrainsAnyModel) {
+  std::mt19937_64 rng(TestSeed());
+  const std::unique_ptr<Device> device = MakeCpuDevice({1, CpuIsaLimit::kAuto});
+  Job job = Load({"data.num_dense=1", "data.num_categorical=2", "default_table.dim=4"});
+  job.mutable_table(1)->mutable_settings()->set_dim(1);
+  const ModelSpec spec = DescribeLinear(InputsOf(job));
+  JobTables tables = ResolveTables(job);
+  tables.dense = DenseTablesOf(job, spec, /*first_id=*/2);
+  ModelStep model(job, spec, tables, device.get(), kSamples, MakeLinear);
+  const DenseArenas dense = model.dense();
+  const std::vector<float> weights = RandomFloats(&rng, dense.weights.size, 0.1f);
+  std::copy(weights.begin(), weights.end(), dense.weights.data);
+  std::vector<std::vector<float>> rows;  // [table][key, dim]
+  for (const TableLayout& table : tables.sparse) {
+    rows.push_back(RandomFloats(&rng, kKeys * table.dim, 0.1f));
+  }
+
+  BatchPlanner planner = MakePlanner(tables, /*num_servers=*/1, model.vector_places());
+  StepContext context;
+  auto transfers = std::make_unique<StepTransfers>(device.get());
+  double first_loss = 0, last_loss = 0;
+  for (int64_t step = 0; step < 200; ++step) {
+    context.batch = MakeBatch(step, &rng);
+    planner.Plan(*context.batch, &context.plan);
+    context.Begin(std::move(transfers));
+    std::vector<std::vector<float>> staged(2), gradients(2);
+    context.tables.resize(2);
+    for (int t = 0; t < 2; ++t) {
+      const int dim = tables.sparse[t].dim, unique = context.plan.tables[t].num_unique();
+      for (const Key key : context.plan.tables[t].keys) {
+        staged[t].insert(staged[t].end(), &rows[t][key * dim], &rows[t][key * dim] + dim);
+      }
+      gradients[t].resize(staged[t].size());
+      context.tables[t].rows = FloatMatrix(staged[t].data(), unique, dim);
+      context.tables[t].gradients = FloatMatrix(gradients[t].data(), unique, dim);
+    }
+    model.Forward(&context);
+    model.BackwardToRows(&context);
+    model.BackwardDense();
+    ASSERT_TRUE(model.Synchronize().ok());
+
+    const float rate = 1;
+    for (int64_t i = 0; i < dense.weights.size; ++i) {
+      dense.weights[i] -= rate * dense.gradients[i];
+    }
+    for (int t = 0; t < 2; ++t) {
+      const int dim = tables.sparse[t].dim;
+      for (size_t i = 0; i < gradients[t].size(); ++i) {
+        rows[t][context.plan.tables[t].keys[i / dim] * dim + i % dim] -= rate * gradients[t][i];
+      }
+    }
+    last_loss = context.outcome()->loss_sum;
+    if (step == 0) first_loss = last_loss;
+    transfers = std::move(context.transfers);
+  }
+  EXPECT_LT(last_loss, 0.5 * first_loss);
 }
 
 }  // namespace

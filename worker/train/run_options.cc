@@ -73,11 +73,11 @@ ExchangeOptions ExchangeOptionsOf(const Job& job, const WorkerOptions& worker) {
   return options;
 }
 
-BatchPlanner MakePlanner(const Job& job, const JobTables& tables) {
+BatchPlanner MakePlanner(const JobTables& tables, uint32_t num_servers,
+                         const std::vector<VectorPlace>& places) {
   std::vector<int32_t> feature_tables;
   for (const FeatureSpec& feature : tables.features) feature_tables.push_back(feature.table_index);
-  return BatchPlanner(TableIds(tables), std::move(feature_tables),
-                      ClusterMap(job.cluster().servers()), job.data().num_dense() > 0 ? 1 : 0);
+  return BatchPlanner(TableIds(tables), std::move(feature_tables), ClusterMap(num_servers), places);
 }
 
 RemoteSourceOptions UncachedOptions(const Job& job, const JobTables& tables) {

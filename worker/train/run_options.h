@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,6 +13,7 @@
 #include "proto/job.pb.h"
 #include "worker/exchange/exchange.h"
 #include "worker/fae/pack.h"
+#include "worker/model/sparse_batch.h"
 #include "worker/plan/batch_plan.h"
 #include "worker/rows/device_slab.h"
 #include "worker/rows/embedding_source.h"
@@ -38,7 +40,9 @@ PsSessionOptions SessionOptions(const Job& job, const JobTables& tables,
 bool HasExchange(const Job& job, const WorkerOptions& worker);
 ExchangeOptions ExchangeOptionsOf(const Job& job, const WorkerOptions& worker);
 
-BatchPlanner MakePlanner(const Job& job, const JobTables& tables);
+// places: where the model has each feature's vectors.
+BatchPlanner MakePlanner(const JobTables& tables, uint32_t num_servers,
+                         const std::vector<VectorPlace>& places);
 
 RemoteSourceOptions UncachedOptions(const Job& job, const JobTables& tables);
 // Of a worker with `cache`; one whose policy is STATIC lacks its rows. Errors: kInvalidArgument

@@ -155,7 +155,7 @@ absl::Status Trainer::Compute(StepContext* context) {
   }
   {
     const StageRange stage("backward to embeddings", &stages_.backward_embeddings);
-    parts_.model->BackwardToEmbeddings(context);
+    parts_.model->BackwardToRows(context);
   }
   const StageRange stage("update rows", &stages_.update_rows);
   parts_.source->Update(context);

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/job/resolved_job.h"
 #include "kernels/cpu/cpu_device.h"
 
 namespace thermocline {
@@ -30,9 +31,10 @@ absl::StatusOr<WorkerDevice> MakeCpu(const Job& job, const absl::Status& no_cuda
     return absl::FailedPreconditionError(
         "cluster.cpu_isa is AVX512, which this machine does not have; leave it out, or say AVX2");
   }
-  if (job.dlrm().precision() != Dlrm::FLOAT32) {
+  const ModelSpec model = DescribeModel(job);
+  if (model.precision != Dlrm::FLOAT32) {
     return absl::FailedPreconditionError(
-        absl::StrCat("dlrm.precision is ", Dlrm::Precision_Name(job.dlrm().precision()),
+        absl::StrCat(model.precision_field, " is ", Dlrm::Precision_Name(model.precision),
                      ", which needs a CUDA device: ", no_cuda.message()));
   }
   return WorkerDevice{MakeCpuDevice(options), "CPU", ""};

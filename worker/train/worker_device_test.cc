@@ -47,6 +47,7 @@ CudaDevices WithoutLibrary() {
 Job JobOn(Job::Device device) {
   Job job;
   job.set_device(device);
+  job.mutable_dlrm();
   job.mutable_cluster()->set_worker_threads(1);
   return job;
 }

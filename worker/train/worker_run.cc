@@ -6,6 +6,7 @@
 #include "common/base/hash.h"
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
+#include "common/job/model_memory.h"
 #include "worker/rows/cached_source.h"
 #include "worker/rows/hot_source.h"
 #include "worker/rows/shared_source.h"
@@ -109,6 +110,10 @@ WorkerProgress::Watched WorkerRun::Watched() const {
           device.get(),    model.is_asynchronous(), exchange.get()};
 }
 
+BatchPlanner WorkerRun::PlannerOfModel() const {
+  return MakePlanner(tables, job.cluster().servers(), model.vector_places());
+}
+
 absl::StatusOr<std::unique_ptr<BatchReader>> WorkerRun::OpenTraining() {
   if (hot_and_cold != nullptr) return hot_and_cold->OpenReader();
   return dataset->OpenReader(Split::kTrain, options.rank, job.cluster().workers(),
@@ -129,8 +134,7 @@ std::unique_ptr<StepPipeline> WorkerRun::MakeTraining(std::unique_ptr<BatchReade
     pipeline.window_steps = cached.window_steps;
     pipeline.cache = MakeCacheStage(cached, exchange.get(), &planning_threads);
   }
-  return std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
-                                        std::move(pipeline));
+  return std::make_unique<StepPipeline>(std::move(reader), PlannerOfModel(), std::move(pipeline));
 }
 
 absl::StatusOr<Trainer::Stretch> WorkerRun::BeginStretch() {
@@ -167,8 +171,8 @@ absl::Status WorkerRun::OpenHeldOut(int64_t rows) {
   pipeline.device = device.get();
   pipeline.threads = evaluation_threads == nullptr ? &planning_threads : evaluation_threads.get();
   pipeline.depth = kEvaluationContexts;
-  held_out = std::make_unique<StepPipeline>(std::move(reader), MakePlanner(job, tables),
-                                            std::move(pipeline));
+  held_out =
+      std::make_unique<StepPipeline>(std::move(reader), PlannerOfModel(), std::move(pipeline));
   return absl::OkStatus();
 }
 
@@ -181,12 +185,16 @@ absl::Status WorkerRun::CheckMemory() {
       row_bytes += (int64_t{group.capacity} + group.staging_rows) * group.row_bytes();
     }
   }
+  const ModelSpec spec = DescribeModel(job);
+  const ComputeOn where = device->is_host_memory() ? ComputeOn::kCpu : ComputeOn::kGpu;
   return absl::Status(
       status.code(),
       absl::StrCat(device_name, ": ", status.message(), "; of its memory, ", row_bytes,
                    hot_and_cold != nullptr ? " bytes are for the hot rows (fae.budget)"
                                            : " bytes are for the cache's rows (cache.budget)",
-                   ", the rest for the parameters and for the activations of ", MaxBatch(job),
+                   ", ", DenseParameterBytes(tables.dense, where), " for the dense parameters (",
+                   spec.size_fields, "), and ", spec.ActivationBytes(MaxBatch(job), where),
+                   " for the activations of ", MaxBatch(job),
                    " samples (train.batch_size, train.eval_batch_size)"));
 }
 

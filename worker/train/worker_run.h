@@ -85,6 +85,7 @@ struct WorkerRun {
 
  private:
   PsSessionOptions SessionWithExchange();
+  BatchPlanner PlannerOfModel() const;
   absl::StatusOr<std::unique_ptr<BatchReader>> OpenTraining();
   std::unique_ptr<StepPipeline> MakeTraining(std::unique_ptr<BatchReader> reader, bool is_hot);
 };

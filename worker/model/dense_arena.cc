@@ -1,0 +1,46 @@
+#include "worker/model/dense_arena.h"
+
+#include "absl/types/span.h"
+#include "common/base/check.h"
+#include "common/math/sparse_optimizer.h"
+
+namespace thermocline {
+
+DenseArena::DenseArena(Device* device, const std::vector<DenseTable>& tensors) {
+  for (const DenseTable& tensor : tensors) {
+    CHECK(tensor.layout.optimizer == tensors[0].layout.optimizer);
+    const bool is_new =
+        places_.insert({tensor.layout.name, {floats_, tensor.rows, tensor.cols}}).second;
+    CHECK(is_new);
+    floats_ += tensor.num_blocks() * kDenseBlockFloats;
+    state_floats_ += tensor.num_blocks() * tensor.layout.state_floats();
+  }
+  weights_ = device->Allocate(sizeof(float) * floats_);
+  gradients_ = device->Allocate(sizeof(float) * floats_);
+  state_ = device->Allocate(sizeof(float) * state_floats_);
+  if (tensors.empty()) return;
+  std::vector<float> first_state(state_floats_);
+  InitState(tensors[0].layout.optimizer, absl::MakeSpan(first_state));
+  device->CopyToDevice(state_->data(), first_state.data(), sizeof(float) * state_floats_,
+                       Stream::kCompute);
+}
+
+int64_t DenseArena::OffsetOf(const DenseTensor& tensor) const {
+  const auto found = places_.find(tensor.name);
+  CHECK(found != places_.end());
+  CHECK_EQ(found->second.rows, tensor.rows());
+  CHECK_EQ(found->second.cols, tensor.cols());
+  return found->second.offset;
+}
+
+MlpConfig DenseArena::ConfigOf(const MlpShape& shape) const {
+  MlpConfig config;
+  config.widths.assign(shape.widths.begin(), shape.widths.end());
+  for (int layer = 0; layer < shape.num_layers(); ++layer) {
+    config.weight_offsets.push_back(OffsetOf(shape.WeightOf(layer)));
+    config.bias_offsets.push_back(OffsetOf(shape.BiasOf(layer)));
+  }
+  return config;
+}
+
+}  // namespace thermocline

@@ -1,0 +1,163 @@
+#include "worker/model/testing/random_batch.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "gtest/gtest.h"
+#include "kernels/testing/random_values.h"
+
+namespace thermocline {
+namespace {
+
+std::vector<DenseTable> TablesOf(const ModelSpec& spec, const OptimizerConfig& optimizer) {
+  std::vector<DenseTable> tables;
+  for (const DenseTensor& tensor : spec.tensors) {
+    DenseTable table;
+    table.layout.name = tensor.name;
+    table.layout.dim = kDenseBlockFloats;
+    table.layout.optimizer = optimizer;
+    table.rows = tensor.rows();
+    table.cols = tensor.cols();
+    tables.push_back(table);
+  }
+  return tables;
+}
+
+template <typename T>
+DeviceSpan<const T> SpanOf(const std::vector<T>& values) {
+  return {values.data(), static_cast<int64_t>(values.size())};
+}
+
+// Points batch->batch to the lookups that batch has.
+void Describe(const BatchShape& shape, const std::vector<int>& dims, RandomBatch* batch) {
+  batch->batch.batch_size = shape.batch_size;
+  for (size_t t = 0; t < batch->rows.size(); ++t) {
+    TableBatch table;
+    table.rows = FloatMatrix(batch->rows[t].data(), shape.unique_keys, dims[t]);
+    table.segment_offsets = SpanOf(batch->seg_offsets[t]);
+    table.segment_bags = SpanOf(batch->seg_bags[t]);
+    batch->batch.tables.push_back(table);
+    batch->gradients.push_back(std::vector<float>(batch->rows[t].size(), NAN));
+    batch->gradient_matrices.push_back(
+        FloatMatrix(batch->gradients[t].data(), shape.unique_keys, dims[t]));
+  }
+  for (size_t f = 0; f < shape.tables.size(); ++f) {
+    FeatureBatch feature;
+    feature.table = shape.tables[f];
+    feature.pooling = shape.poolings[f];
+    feature.row_indices = SpanOf(batch->row_indices[f]);
+    if (shape.max_bag[f] >= 0) feature.offsets = SpanOf(batch->offsets[f]);
+    batch->batch.features.push_back(feature);
+  }
+}
+
+}  // namespace
+
+RandomBatch MakeRandomBatch(const BatchShape& shape, const ModelInputs& inputs,
+                            const std::vector<VectorPlace>& places, std::mt19937_64* rng) {
+  RandomBatch batch;
+  batch.numeric = RandomFloats(rng, size_t(shape.batch_size) * inputs.numeric, 1);
+  for (int b = 0; b < shape.batch_size; ++b) batch.labels.push_back((*rng)() % 2);
+  const size_t features = shape.tables.size();
+  size_t tables = 0;
+  for (int t : shape.tables) tables = std::max(tables, size_t(t) + 1);
+  std::vector<int> dims(tables);
+  for (size_t f = 0; f < features; ++f) dims[shape.tables[f]] = inputs.vector_dims[f];
+  batch.seg_offsets.resize(tables), batch.seg_bags.resize(tables);
+  batch.row_indices.resize(features), batch.offsets.resize(features);
+  std::vector<std::vector<std::vector<int32_t>>> by_key(tables);
+  for (auto& keys : by_key) keys.resize(shape.unique_keys);
+  for (size_t t = 0; t < tables; ++t) {
+    batch.rows.push_back(RandomFloats(rng, size_t(shape.unique_keys) * dims[t], 1));
+  }
+  for (size_t f = 0; f < features; ++f) batch.offsets[f].push_back(0);
+  for (int b = 0; b < shape.batch_size; ++b) {
+    for (size_t f = 0; f < features; ++f) {
+      const int lookups = shape.max_bag[f] < 0 ? 1 : (*rng)() % (shape.max_bag[f] + 1);
+      for (int l = 0; l < lookups; ++l) {
+        const int32_t row_index = (*rng)() % shape.unique_keys;
+        batch.row_indices[f].push_back(row_index);
+        by_key[shape.tables[f]][row_index].push_back(places[f].RowOf(b));
+      }
+      batch.offsets[f].push_back(static_cast<int32_t>(batch.row_indices[f].size()));
+    }
+  }
+  for (size_t t = 0; t < tables; ++t) {
+    batch.seg_offsets[t].push_back(0);
+    for (const auto& bags : by_key[t]) {
+      batch.seg_bags[t].insert(batch.seg_bags[t].end(), bags.begin(), bags.end());
+      batch.seg_offsets[t].push_back(static_cast<int32_t>(batch.seg_bags[t].size()));
+    }
+  }
+  Describe(shape, dims, &batch);
+  return batch;
+}
+
+ModelUnderTest::ModelUnderTest(const ModelSpec& spec,
+                               std::unique_ptr<Model> (*make)(const ModelSpec&, const ModelParts&),
+                               const OptimizerConfig& optimizer, Device* device, int32_t max_batch,
+                               std::mt19937_64* rng)
+    : spec(spec),
+      device(device),
+      optimizer(optimizer),
+      arena(device, TablesOf(spec, optimizer)),
+      model(make(spec, {device, &arena, max_batch, {&loss_sum, 1}})) {
+  const std::vector<float> weights = RandomFloats(rng, arena.weights().size, 0.5f);
+  std::copy(weights.begin(), weights.end(), arena.weights().data);
+}
+
+Matrix ModelUnderTest::Step(RandomBatch* batch) {
+  const int32_t size = batch->batch.batch_size;
+  const Matrix logits =
+      model->Forward(FloatMatrix(batch->numeric.data(), size, spec.inputs.numeric), batch->batch);
+  model->BackwardToRows({SpanOf(batch->labels), {}, 1.0f / size}, batch->gradient_matrices);
+  model->BackwardDense();
+  EXPECT_TRUE(device->Synchronize().ok());
+  return logits;
+}
+
+void ExpectGradientsOf(const ReferenceLoss& reference, ModelUnderTest* model, RandomBatch* batch) {
+  using Doubles = std::vector<double>;
+  const int32_t size = batch->batch.batch_size;
+  const Matrix logits = model->Step(batch);
+  const DeviceSpan<float> weights = model->arena.weights();
+  Doubles arena(weights.data, weights.data + weights.size);
+  std::vector<Doubles> rows;
+  for (const auto& r : batch->rows) rows.emplace_back(r.begin(), r.end());
+  Doubles reference_logits;
+  const double loss = reference(arena, rows, &reference_logits);
+  EXPECT_NEAR(model->loss_sum, loss, 1e-4 * size);
+  for (int b = 0; b < size; ++b) EXPECT_NEAR(*logits.row(b), reference_logits[b], 1e-4);
+
+  const auto difference = [&](double* parameter) {
+    Doubles ignored;
+    const double eps = 1e-6, kept = *parameter;
+    *parameter = kept + eps;
+    const double up = reference(arena, rows, &ignored);
+    *parameter = kept - eps;
+    const double down = reference(arena, rows, &ignored);
+    *parameter = kept;
+    return (up - down) / (2 * eps) / size;
+  };
+  for (const DenseTensor& tensor : model->spec.tensors) {
+    const int64_t offset = model->arena.OffsetOf(tensor);
+    const int64_t floats = int64_t{tensor.rows()} * tensor.cols();
+    for (int64_t i = 0; i < floats; ++i) {
+      const double expected = difference(&arena[offset + i]);
+      ASSERT_NEAR(model->arena.gradients()[offset + i], expected, 1e-5 + 1e-4 * std::fabs(expected))
+          << tensor.name << "[" << i << "]";
+    }
+    for (int64_t i = floats; i % kDenseBlockFloats != 0; ++i) {
+      ASSERT_EQ(model->arena.gradients()[offset + i], 0) << tensor.name << " padding";
+    }
+  }
+  for (size_t t = 0; t < rows.size(); ++t) {
+    for (size_t i = 0; i < rows[t].size(); ++i) {
+      const double expected = difference(&rows[t][i]);
+      ASSERT_NEAR(batch->gradients[t][i], expected, 1e-5 + 1e-4 * std::fabs(expected))
+          << "table " << t << " float " << i;
+    }
+  }
+}
+
+}  // namespace thermocline

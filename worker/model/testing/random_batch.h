@@ -1,0 +1,71 @@
+// Random inputs of a model in host memory, and the gradient check that every model passes.
+#ifndef THERMOCLINE_WORKER_MODEL_TESTING_RANDOM_BATCH_H_
+#define THERMOCLINE_WORKER_MODEL_TESTING_RANDOM_BATCH_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "common/job/resolved_job.h"
+#include "common/math/sparse_optimizer.h"
+#include "common/model/model_spec.h"
+#include "kernels/device.h"
+#include "worker/model/dense_arena.h"
+#include "worker/model/model.h"
+
+namespace thermocline {
+
+struct BatchShape {
+  int32_t batch_size = 0;
+  std::vector<int32_t> tables;        // of each feature
+  std::vector<PoolingMode> poolings;  // of each feature
+  std::vector<int32_t> max_bag;       // of each feature; 0: no lookups at all; -1: one-lookup form
+  int32_t unique_keys = 5;            // of each table
+};
+
+// `batch` points to the other members.
+struct RandomBatch {
+  std::vector<float> numeric, labels;
+  std::vector<std::vector<float>> rows;                     // [table][unique * dim]
+  std::vector<std::vector<int32_t>> row_indices, offsets;   // [feature]
+  std::vector<std::vector<int32_t>> seg_offsets, seg_bags;  // [table]
+  std::vector<std::vector<float>> gradients;                // as rows; not numbers at first
+  std::vector<Matrix> gradient_matrices;                    // [table] the same
+  SparseBatch batch;
+};
+
+RandomBatch MakeRandomBatch(const BatchShape& shape, const ModelInputs& inputs,
+                            const std::vector<VectorPlace>& places, std::mt19937_64* rng);
+
+// A model with random dense parameters.
+struct ModelUnderTest {
+  ModelUnderTest(const ModelSpec& spec,
+                 std::unique_ptr<Model> (*make)(const ModelSpec&, const ModelParts&),
+                 const OptimizerConfig& optimizer, Device* device, int32_t max_batch,
+                 std::mt19937_64* rng);
+
+  // A step without the updates.
+  Matrix Step(RandomBatch* batch);
+
+  const ModelSpec spec;
+  Device* const device;
+  const OptimizerConfig optimizer;
+  DenseArena arena;
+  double loss_sum = 0;
+  const std::unique_ptr<Model> model;
+};
+
+// The sum of the losses of the batch, in double; appends its logits. arena: as the model's.
+using ReferenceLoss = std::function<double(const std::vector<double>& arena,
+                                           const std::vector<std::vector<double>>& rows,
+                                           std::vector<double>* logits)>;
+
+// Compares logits, loss and every gradient of a step with the reference and with its central
+// differences.
+void ExpectGradientsOf(const ReferenceLoss& reference, ModelUnderTest* model, RandomBatch* batch);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_MODEL_TESTING_RANDOM_BATCH_H_
