@@ -54,6 +54,7 @@ class Planner {
       : job_(job),
         figures_(inputs.figures),
         tables_(ResolveTables(job)),
+        model_(DescribeModel(job)),
         servers_(job.cluster().servers()),
         workers_(job.cluster().workers()),
         on_device_(job.device() == Job::CUDA ||
@@ -297,8 +298,9 @@ class Planner {
   void AddDevice(const StepTraffic& training, const StepTraffic& evaluation) {
     const ComputeOn gpu = ComputeOn::kGpu;
     const auto max_batch = static_cast<int64_t>(std::max(training.samples, evaluation.samples));
-    Add(&plan_.device, "dense parameters", static_cast<double>(DenseParameterBytes(tables_.dense, gpu)));
-    Add(&plan_.device, "activations", static_cast<double>(DescribeModel(job_).ActivationBytes(max_batch, gpu)));
+    Add(&plan_.device, "dense parameters",
+        static_cast<double>(DenseParameterBytes(tables_.dense, gpu)));
+    Add(&plan_.device, "activations", static_cast<double>(model_.ActivationBytes(max_batch, gpu)));
     if (job_.has_cache()) {
       Add(&plan_.device, "cache", static_cast<double>(SizeOf(job_.cache().budget())));
       // A single worker updates the rows that it holds: their gradients stay there.
@@ -336,7 +338,7 @@ class Planner {
       Add(&plan_.worker, "dense parameters",
           static_cast<double>(DenseParameterBytes(tables_.dense, ComputeOn::kCpu)));
       Add(&plan_.worker, "activations",
-          static_cast<double>(DescribeModel(job_).ActivationBytes(max_batch, ComputeOn::kCpu)));
+          static_cast<double>(model_.ActivationBytes(max_batch, ComputeOn::kCpu)));
       if (job_.has_cache()) {
         Add(&plan_.worker, "cache", static_cast<double>(SizeOf(job_.cache().budget())));
       }
@@ -427,6 +429,7 @@ class Planner {
   const Job& job_;
   const Json* const figures_;
   const JobTables tables_;
+  const ModelSpec model_;
   const uint64_t servers_, workers_;
   const bool on_device_;
   const double held_out_share_;  // In the inspected rows; 0: it is of other rows, or not known.
