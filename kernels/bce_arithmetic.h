@@ -44,8 +44,9 @@ THERMOCLINE_HOST_DEVICE inline double ExpOfNegative(double t) {
   return p * power;
 }
 
+// Returns log(1 + e) = 2 atanh(s), s = e / (2 + e) <= 1/3.
+//
 // REQUIRES: 0 <= e <= 1
-// log(1 + e) = 2 atanh(s), s = e / (2 + e) <= 1/3.
 THERMOCLINE_HOST_DEVICE inline double Log1pOfUnit(double e) {
   const double s = e / (2 + e);
   const double q = s * s;
@@ -70,7 +71,7 @@ THERMOCLINE_HOST_DEVICE inline double BceOfSample(float logit, float label, floa
   return (x < 0 ? 0.0 : x) - x * y + Log1pOfUnit(e);
 }
 
-// Sample i of several; weights: null where each is 1.
+// The weighted loss of sample i. weights: null where each is 1.
 THERMOCLINE_HOST_DEVICE inline double WeightedBce(float logit, const float* labels,
                                                   const float* weights, int64_t i, float scale,
                                                   float* gradient) {

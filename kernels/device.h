@@ -35,10 +35,11 @@ namespace thermocline {
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
-  virtual absl::Status Wait() = 0;  // on the host; errors: as Device::Synchronize
+  // Waits on the host. Errors: as Device::Synchronize.
+  virtual absl::Status Wait() = 0;
 };
 
-// Operations kept to be run again (Device::Capture).
+// Operations that Device::Capture has kept, to be run again.
 class CapturedWork {
  public:
   virtual ~CapturedWork() = default;
@@ -62,36 +63,38 @@ class Device {
   // its memory. Errors: as Allocate.
   virtual std::unique_ptr<DeviceBuffer> Grow(std::unique_ptr<DeviceBuffer> buffer,
                                              size_t kept_bytes, size_t bytes) = 0;
-  // Host memory that the device copies from and to without delay.
+  // Allocates host memory that the device copies from and to without delay.
   virtual std::unique_ptr<DeviceBuffer> AllocateHost(size_t bytes) = 0;
-  // Memory of AllocateHost is read or written until the stream has got there; other host memory
-  // before they return.
+  // Copies run in the order of `stream`. They read or write memory of AllocateHost when the stream
+  // reaches them, other host memory before the call returns.
   virtual void CopyToDevice(void* device, const void* host, size_t bytes, Stream stream) = 0;
   virtual void CopyToHost(void* host, const void* device, size_t bytes, Stream stream) = 0;
 
   virtual std::unique_ptr<DeviceEvent> MakeEvent() = 0;
-  // The event is reached when all that `stream` was given so far has run.
+  // Moves the event to where `stream` has run everything that it was given so far.
   virtual void Record(Stream stream, DeviceEvent* event) = 0;
-  // What `stream` is given from now on runs after the event.
+  // Lets everything that `stream` is given from now on run after the event.
   virtual void WaitFor(Stream stream, const DeviceEvent& event) = 0;
 
-  // Waits for all operations called so far. The first error any of them met, once.
+  // Waits for all operations called so far. Returns the first error that any of them met, and
+  // returns it once.
   virtual absl::Status Synchronize() = 0;
 
   // Keeps the operations that `work` calls, without running them, so that they can be given to the
   // device as one. REQUIRES: `work` calls operations only (no copies, events or waits), each time
   // the same ones with the same operands, which are there whenever the result is replayed.
-  // Null: it can't be captured, nothing was run, and no error remains.
+  // Returns null where the device can't capture them; nothing was run then, and no error remains.
   virtual std::unique_ptr<CapturedWork> Capture(std::function<void()> work) = 0;
   virtual void Replay(CapturedWork* work) = 0;
 
-  virtual DeviceFallbacks fallbacks() const { return {}; }  // so far; on any thread
-  // Of CopyToDevice and CopyToHost, and of what is not copied only since is_host_memory().
+  virtual DeviceFallbacks fallbacks() const { return {}; }  // So far. Any thread may call it.
+  // Counts the bytes of CopyToDevice and CopyToHost, and those that stay uncopied because
+  // is_host_memory().
   CopyCounter& copies() const { return copies_; }
 
   virtual std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) = 0;
 
-  // For every feature f, pooled per sample into z[:, (first_vector + f) * dim ...]:
+  // Pools the rows of every feature f for each sample b into z[b, (first_vector + f) * dim ...]:
   //   sum (or mean) of rows[row_indices[j]], j in [offsets[b], offsets[b + 1]), in order,
   // each times weights[j] where there are weights. An empty bag gives zeros.
   virtual void PoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
@@ -102,14 +105,15 @@ class Device {
   virtual void PoolBackward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
                             Matrix z_gradient) = 0;  // like z
 
-  // For every group: sums[u] = canonical sum of gradients[lookups[j]], times weights[j] where there
-  // are weights, j in [offsets[u], offsets[u + 1]).
+  // Sums the gradients of the lookups of every segment u of each group:
+  //   sums[u] = canonical sum of gradients[lookups[j]], j in [offsets[u], offsets[u + 1]),
+  // each times weights[j] where there are weights.
   virtual void SegmentSum(Matrix gradients,  // [num_gradients, dim] float32
                           absl::Span<const SegmentGroup> groups) = 0;
 
-  // One optimizer update of each target that is a row of its group.
+  // Makes one optimizer update of each target that is a row of its group.
   virtual void SparseUpdate(absl::Span<const RowUpdateGroup> groups) = 0;
-  // packed[i] = scattered[rows[i]], and the other way round.
+  // GatherRows sets packed[i] = scattered[rows[i]]; ScatterRows copies the other way.
   virtual void GatherRows(absl::Span<const RowCopy> copies) = 0;
   virtual void ScatterRows(absl::Span<const RowCopy> copies) = 0;
 
@@ -134,8 +138,8 @@ class Device {
   // index[0] = the least i for which values[i] is not finite; values.size where there is none.
   virtual void FindNonFinite(DeviceSpan<const float> values, DeviceSpan<int64_t> index) = 0;
 
-  // One optimizer update of a flat arena, in blocks of kDenseBlockFloats (table_spec.h), which are
-  // the rows of dense tables.
+  // Makes one optimizer update of a flat arena, in blocks of kDenseBlockFloats (table_spec.h),
+  // which are the rows of dense tables.
   virtual void DenseUpdate(const OptimizerConfig& optimizer, const UpdateScalars& scalars,
                            DeviceSpan<const float> gradients,  // [blocks, 256]
                            DeviceSpan<float> weights,          // [blocks, 256]

@@ -1,4 +1,4 @@
-// What a device counts of its own work. It may be read on any thread.
+// A device's counts of its own work. Any thread may read them.
 #ifndef THERMOCLINE_KERNELS_DEVICE_COUNTS_H_
 #define THERMOCLINE_KERNELS_DEVICE_COUNTS_H_
 

@@ -20,7 +20,8 @@
 
 namespace thermocline {
 
-// `Key`: ordered by <; says all that the operations of a graph and their operands depend on.
+// Key: a type with <, which has everything that the operations of a graph and their operands depend
+// on.
 template <typename Key>
 class GraphCache {
  public:
@@ -56,7 +57,7 @@ class GraphCache {
 
  private:
   struct Entry {
-    std::unique_ptr<CapturedWork> graph;  // null: not captured yet, or cannot_be_captured
+    std::unique_ptr<CapturedWork> graph;  // Null until it is captured.
     bool cannot_be_captured = false;
     uint64_t last_run = 0;
   };

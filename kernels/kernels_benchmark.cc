@@ -33,7 +33,7 @@ namespace thermocline {
 namespace {
 
 constexpr int kWarmUp = 2;
-// On a GPU: so that launches and the wait at the end are hidden.
+// So many runs hide the launches and the wait at the end on a GPU.
 constexpr int kTimesPerRepeat = 20;
 
 struct Options {
@@ -103,7 +103,7 @@ absl::StatusOr<std::unique_ptr<Device>> MakeDevice(const Options& options) {
   return MakeCpuDevice(device_options);
 }
 
-// What every operation would take at the device's best, in seconds.
+// The seconds that every operation would take at the device's best.
 absl::StatusOr<std::vector<double>> CudaCeilings(const std::vector<BenchmarkOperation>& operations,
                                                  MlpPrecision precision) {
   ASSIGN_OR_RETURN(const CudaDeviceInfo info, GetCudaDeviceInfo(CudaDeviceOptions()));

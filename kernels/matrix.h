@@ -69,7 +69,7 @@ struct PoolInput {
   Matrix rows;                            // [num_rows, dim] float32
   DeviceSpan<const int32_t> row_indices;  // [lookups]
   DeviceSpan<const int32_t> offsets;      // [batch + 1]; empty: every bag is one lookup
-  // What each row is multiplied with; empty: 1. REQUIRES: kSum, and offsets
+  // Each row is multiplied with its weight; empty: with 1. REQUIRES: kSum, and offsets
   DeviceSpan<const float> weights;  // [lookups]
 };
 
@@ -83,7 +83,7 @@ struct SegmentGroup {
   DeviceSpan<const int32_t> lookups;  // [lookups] rows of the gradients
   DeviceSpan<const int32_t> offsets;  // [segments + 1]
   Matrix sums;                        // [segments, dim] float32
-  DeviceSpan<const float> weights;    // [lookups] what gradients are multiplied with; empty: 1
+  DeviceSpan<const float> weights;    // [lookups] they multiply the gradients; empty: 1
 };
 
 // One table group's summed gradients and the rows they change.
@@ -91,14 +91,14 @@ struct RowUpdateGroup {
   OptimizerConfig optimizer;
   UpdateScalars scalars;
   Matrix gradients;                   // [n, dim] float32
-  DeviceSpan<const int32_t> targets;  // [n] distinct rows of `rows`; one beyond is left alone
+  DeviceSpan<const int32_t> targets;  // [n] distinct rows of `rows`; those beyond are skipped
   Matrix rows;                        // [num_rows, dim + StateFloats(optimizer, dim)] float32
 };
 
 // Some rows of a matrix, and the same rows one after the other.
 struct RowCopy {
   Matrix scattered;                // [num_rows, cols or more] float32
-  DeviceSpan<const int32_t> rows;  // [n] of `scattered`; distinct where it is written
+  DeviceSpan<const int32_t> rows;  // [n] rows of `scattered`; distinct for ScatterRows
   Matrix packed;                   // [n, cols] float32
 };
 

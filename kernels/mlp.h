@@ -9,8 +9,8 @@
 
 namespace thermocline {
 
-// What the products of an MLP are computed with; parameters, activations and gradients are float32
-// everywhere. The CPU computes in kFloat32 only, a GPU in any of them that it has products for
+// The precision of an MLP's matrix products; parameters, activations and gradients are float32
+// everywhere. The CPU computes in kFloat32 only, a GPU in each that it has products for
 // (Device::fallbacks).
 enum class MlpPrecision { kFloat32, kTf32, kBfloat16 };
 
@@ -25,15 +25,15 @@ struct MlpConfig {
   std::vector<int64_t> bias_offsets;    // [layers] of [out]
 };
 
-// A layer as a configuration has it.
+// One layer of an MlpConfig.
 struct MlpLayer {
   int32_t in = 0, out = 0;
   bool relu = false;
-  bool input_gradient = false;  // whether BackwardData computes it
+  bool input_gradient = false;  // Whether BackwardData computes the gradient of its input.
   int64_t weight_offset = 0, bias_offset = 0;
 };
 
-// First to last. REQUIRES: positive widths, at least two; offsets for each layer.
+// The layers, first to last. REQUIRES: positive widths, at least two; offsets for each layer.
 std::vector<MlpLayer> LayersOf(const MlpConfig& config);
 
 // A stack of fully connected layers, y = relu(x W + b), with its activations of one batch.

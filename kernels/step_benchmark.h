@@ -19,11 +19,10 @@ struct ProductShape {
   int64_t m = 0, n = 0, k = 0;
 };
 
-// Bytes are those that must move at least once.
 struct BenchmarkOperation {
   std::string name;
-  double bytes = 0;                    // of one batch; 0: not a matter of memory
-  std::vector<ProductShape> products;  // of one batch; empty: not a matter of arithmetic
+  double bytes = 0;                    // What one batch must move; 0: memory is not its limit.
+  std::vector<ProductShape> products;  // Of one batch; empty: arithmetic is not its limit.
   std::function<void()> run;
 
   double flops() const;
@@ -34,7 +33,7 @@ class StepBenchmark {
   // `device` outlives this.
   StepBenchmark(Device* device, int32_t batch, MlpPrecision precision);
 
-  // The operations of a step, and those of a cache of rows on the device.
+  // The operations of a step, and the operations of a cache of rows on the device.
   std::vector<BenchmarkOperation> StepOperations();
   std::vector<BenchmarkOperation> CacheOperations();
   double lookups_per_key() const;

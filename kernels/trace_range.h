@@ -16,7 +16,7 @@ inline void BeginTraceRange(const char*) {}
 inline void EndTraceRange() {}
 #endif
 
-// From its construction to its destruction; ranges of a thread nest.
+// A range from the construction to the destruction of this object; ranges of a thread nest.
 class TraceRange {
  public:
   explicit TraceRange(const char* name) { BeginTraceRange(name); }

@@ -30,14 +30,14 @@ class TransferBlocks {
     uint8_t* device = nullptr;
     uint8_t* host = nullptr;
   };
-  // 64-byte aligned, on both sides.
+  // Returns memory that is aligned to 64 bytes on both sides.
   Place Take(size_t bytes);
   static size_t TakenBytes(size_t bytes) { return (bytes + 63) / 64 * 64; }
   // Makes room for the bytes used since the last call, or for `expected_bytes`, and some more.
   void Clear(size_t expected_bytes);
   size_t used_bytes() const;
 
-  // visit(device pointer, host pointer, bytes) of what was taken since the last visit.
+  // Calls visit(device pointer, host pointer, bytes) for what was taken since the last visit.
   template <typename Visit>
   void ForEachNew(Visit visit) {
     for (Block& block : blocks_) {
@@ -73,16 +73,16 @@ class UploadArena {
  public:
   explicit UploadArena(Device* device) : device_(device), blocks_(device) {}
 
-  // `expected_bytes`: what will be used, by the measure of used_bytes().
+  // expected_bytes: what used_bytes() will come to.
   void Clear(size_t expected_bytes = 0) { blocks_.Clear(expected_bytes); }
   size_t used_bytes() const { return blocks_.used_bytes(); }
   template <typename T>
   struct Array {
-    DeviceSpan<const T> device;  // where the values are once what Send copies is there
-    absl::Span<T> host;          // for the caller to fill before that
+    DeviceSpan<const T> device;  // Where the values are after Send's copy.
+    absl::Span<T> host;          // The caller fills it before Send.
   };
-  // Where `values` will be on the device once what Send copies is there. On a device with the
-  // host's memory: `values` themselves, which then stay valid as long.
+  // Returns where `values` will be on the device after Send's copy. On a device with the host's
+  // memory these are `values` themselves, which must stay valid until the next Clear().
   template <typename T>
   DeviceSpan<const T> Add(absl::Span<const T> values) {
     const auto size = static_cast<int64_t>(values.size());
@@ -95,14 +95,14 @@ class UploadArena {
     std::memcpy(room.host.data(), values.data(), sizeof(T) * values.size());
     return room.device;
   }
-  // Room for values that are made in place. Not initialized.
+  // Returns uninitialized room for values that are made in place.
   template <typename T>
   Array<T> Reserve(size_t size) {
     const TransferBlocks::Place place = blocks_.Take(sizeof(T) * size);
     return {{reinterpret_cast<const T*>(place.device), static_cast<int64_t>(size)},
             absl::MakeSpan(reinterpret_cast<T*>(place.host), size)};
   }
-  // Sends what was added and reserved since the last time.
+  // Queues copies of what was added and reserved since the last Send.
   void Send(Stream stream);
 
  private:
@@ -116,11 +116,11 @@ class DownloadArena {
 
   template <typename T>
   struct Array {
-    DeviceSpan<T> device;  // for the device to write
-    absl::Span<T> host;    // where the values are once what Send copies is there
+    DeviceSpan<T> device;  // The device writes it before Send.
+    absl::Span<T> host;    // Where the values are after Send's copy.
   };
 
-  // `expected_bytes`: what will be used, by the measure of used_bytes().
+  // expected_bytes: what used_bytes() will come to.
   void Clear(size_t expected_bytes = 0) { blocks_.Clear(expected_bytes); }
   size_t used_bytes() const { return blocks_.used_bytes(); }
   template <typename T>
@@ -129,7 +129,7 @@ class DownloadArena {
     return {{reinterpret_cast<T*>(place.device), static_cast<int64_t>(size)},
             absl::MakeSpan(reinterpret_cast<T*>(place.host), size)};
   }
-  // Fetches the arrays added since the last time.
+  // Queues copies of the arrays that were added since the last Send.
   void Send(Stream stream);
 
  private:

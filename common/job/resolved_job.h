@@ -43,7 +43,7 @@ struct DenseTable {
 
 struct JobTables {
   std::vector<TableLayout> sparse;  // ids 0 .. S-1, in the order the features mention them
-  // [sparse] where a cache keeps their rows; workers alone ask. Beyond its end: CACHED.
+  // [sparse] Where a cache keeps the rows; only workers ask. A table beyond its end is CACHED.
   std::vector<TableSettings::Placement> placements;
   std::vector<FeatureSpec> features;  // in the order of the data's columns
   std::vector<DenseTable> dense;      // Ids S, S+1, ..., in the order of ModelSpec::tensors.

@@ -18,7 +18,7 @@ class CpuBuffer : public DeviceBuffer {
   void* data() override { return data_; }
 
   // Keeps the first `kept_bytes`; the values of the others are undefined. Large memory moves
-  // without being copied. REQUIRES: kept_bytes are there, before and after.
+  // without being copied. REQUIRES: kept_bytes <= the size before, and <= bytes.
   void Resize(size_t kept_bytes, size_t bytes);
 
  private:

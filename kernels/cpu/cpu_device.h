@@ -14,7 +14,7 @@ enum class CpuIsaLimit { kAuto, kAvx2, kAvx512 };
 bool CpuSupports(CpuIsaLimit isa);
 
 struct CpuDeviceOptions {
-  int num_threads = 1;  // of compute, the calling thread included
+  int num_threads = 1;  // Threads that compute, the calling one included.
   CpuIsaLimit isa = CpuIsaLimit::kAuto;
 };
 

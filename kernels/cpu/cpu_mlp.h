@@ -38,8 +38,8 @@ class CpuMlp : public Mlp {
     explicit Layer(const MlpLayer& layer) : MlpLayer(layer) {}
     Panels weights;             // [in, out], for Forward
     Panels weights_transposed;  // [out, in], for BackwardData
-    Panels output;              // [max_batch, out]; of a hidden layer
-    Panels gradient;            // before its ReLU; of a hidden layer
+    Panels output;              // [max_batch, out], for hidden layers
+    Panels gradient;            // [max_batch, out] before the ReLU, for hidden layers
   };
   // A part of one layer's weight gradient; both firsts are multiples of kGemmPanel.
   struct GradientCell {
@@ -68,8 +68,9 @@ class CpuMlp : public Mlp {
   ThreadPool* const pool_;
   std::vector<Layer> layers_;
   std::vector<GradientCell> gradient_cells_;
-  bool packs_input_ =
-      false;  // A wide input is copied to panels: the weight gradients read columns.
+  // Whether the input is copied to panels, since the weight gradients read columns of it: a wide
+  // one is.
+  bool packs_input_ = false;
   Panels packed_input_;
   std::vector<Panels> packed_gradients_;  // [threads] scratch of ComputeGradient
 };

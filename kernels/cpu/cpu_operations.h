@@ -1,4 +1,4 @@
-// The CPU device's operations, a function each. Contracts: kernels/device.h.
+// The CPU device's operations, a function each. kernels/device.h has their contracts.
 #ifndef THERMOCLINE_KERNELS_CPU_CPU_OPERATIONS_H_
 #define THERMOCLINE_KERNELS_CPU_CPU_OPERATIONS_H_
 
@@ -12,12 +12,12 @@
 
 namespace thermocline {
 
-inline constexpr int64_t kFloatsPerLine = 16;  // Of a cache.
+inline constexpr int64_t kFloatsPerLine = 16;  // In a cache line.
 
 // bce.cc: binary cross entropy with logits.
 //
-// Returns the sum of the weighted losses; gradient[i * gradient_stride] = (sigmoid - label) *
-// (weight * scale). weights: [batch], or null: each is 1.
+// Returns the sum of the weighted losses, and sets gradient[i * gradient_stride] =
+// (sigmoid - label) * (weight * scale). weights: [batch], or null: each is 1.
 double CpuBceWithLogits(const float* logits, int64_t logits_stride, const float* labels,
                         const float* weights, int64_t batch, float scale, float* gradient,
                         int64_t gradient_stride);

@@ -1,7 +1,7 @@
 // Matrix products of one thread, C = A B, on matrices stored in panels of columns.
 //
-// Every element of C is one chain of fused multiply-adds in ascending k, whatever the instruction
-// set, the blocking and the split of rows and columns over threads. So are its bits.
+// Every element of C is one chain of fused multiply-adds in ascending k, and so has the same bits
+// whatever the instruction set, the blocking and the split of rows and columns over threads.
 #ifndef THERMOCLINE_KERNELS_CPU_GEMM_H_
 #define THERMOCLINE_KERNELS_CPU_GEMM_H_
 
@@ -9,15 +9,14 @@
 
 namespace thermocline {
 
-// Columns of a panel.
-inline constexpr int kGemmPanel = 64;
-// Rows of C that fill the widest tile.
-inline constexpr int kGemmRows = 12;
+inline constexpr int kGemmPanel = 64;  // Columns of a panel.
+inline constexpr int kGemmRows = 12;   // Rows of C that fill the widest tile.
 
 constexpr int64_t NumPanels(int64_t columns) { return (columns + kGemmPanel - 1) / kGemmPanel; }
 
 // Element (r, c) is at data[c / kGemmPanel * panel_stride + r * row_stride + c % kGemmPanel].
-// Packed: row_stride is kGemmPanel, so that a panel is contiguous. Row-major: panel_stride is.
+// In a packed view row_stride is kGemmPanel, so that each panel is contiguous; in a row-major view
+// panel_stride is kGemmPanel.
 template <typename T>
 struct PanelView {
   T* data = nullptr;
@@ -38,7 +37,7 @@ template <typename T>
 PanelView<T> RowMajorView(T* data, int64_t ld) {
   return {data, ld, kGemmPanel};
 }
-// Panels of `rows` rows each, one after the other.
+// A view of panels of `rows` rows each, one after the other.
 template <typename T>
 PanelView<T> PackedView(T* data, int64_t rows) {
   return {data, kGemmPanel, rows * kGemmPanel};
@@ -49,7 +48,7 @@ constexpr int64_t PackedFloats(int64_t rows, int64_t columns) {
 
 // Packs one panel of b [k, n] (row-major): packed [k, kGemmPanel], zeros beyond column n.
 void PackPanel(const float* b, int64_t ld, int64_t k, int64_t n, int64_t panel, float* packed);
-// The same for the transpose of b [n, k].
+// Packs one panel of the transpose of b [n, k].
 void PackPanelTransposed(const float* b, int64_t ld, int64_t k, int64_t n, int64_t panel,
                          float* packed);
 
@@ -59,11 +58,11 @@ struct GemmCall {
   bool a_transposed = false;
   PanelView<const float> b;  // [k, n], packed; zeros in the last panel beyond column n
   PanelView<float> c;        // [m, n]; nothing beyond column n is written
-  // Chains start at: C itself, bias[j], or zero.
+  // A chain begins with C itself (accumulate), with bias[j], or with zero.
   bool accumulate = false;
   const float* bias = nullptr;  // [n] or null
-  // Then an element of C is kept where it is positive (relu), or where the element of
-  // keep_if_positive is; it is zero elsewhere.
+  // An element of C is kept in the end where it is positive (relu), or where the element of
+  // keep_if_positive is positive; it is zero elsewhere.
   bool relu = false;
   PanelView<const float> keep_if_positive;  // [m, n] or null
 };

@@ -12,9 +12,9 @@
 namespace thermocline {
 namespace {
 
-constexpr int64_t kInteractionRows = 32;  // of one cell of the grid
+constexpr int64_t kInteractionRows = 32;  // Rows of one cell of the grid.
 
-// Where the dots of vector i with those before it begin.
+// The place of the first dot product of vector i with those before it.
 constexpr int64_t FirstPair(int64_t i) { return i * (i - 1) / 2; }
 
 void DotsOfSample(const float* z, int32_t vectors, int32_t dim, float* dots) {

@@ -23,7 +23,7 @@ struct LaneSum {
   LaneSum() {
     for (float& lane : lanes) lane = -0.0f;  // -0 + x is x, for every x
   }
-  // All calls but the last: n % kLanes == 0
+  // REQUIRES: n % kLanes == 0 in all calls but the last.
   void AddProducts(const float* a, const float* b, int64_t n) {
     int64_t i = 0;
     for (; i + kLanes <= n; i += kLanes) {

@@ -15,7 +15,7 @@ namespace thermocline {
 namespace cuda {
 namespace {
 
-// What NVIDIA advises for Hopper; more than other GPUs need.
+// NVIDIA advises so much for Hopper; other GPUs need less.
 constexpr size_t kWorkspaceBytes = 32 << 20;
 
 // The largest power of two that divides an address, up to what every array of an arena has

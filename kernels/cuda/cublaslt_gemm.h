@@ -1,6 +1,6 @@
-// Gemm by cuBLASLt. The algorithm for a shape is the first of the library's heuristic, chosen when
-// the shape is first seen and kept: the same bits from run to run on one kind of GPU and one
-// version of the library.
+// Gemm by cuBLASLt. The algorithm for a shape is the first that the library's heuristic names; it
+// is chosen when the shape is first seen, and kept. So the bits are the same from run to run on one
+// kind of GPU with one version of the library.
 //
 // The library is loaded when it is first asked for: programs built with CUDA start on machines
 // without it, and those that run on the CPU never map its hundreds of megabytes.
@@ -17,7 +17,7 @@
 namespace thermocline {
 namespace cuda {
 
-// On the calling thread's current device, which it allocates a workspace of.
+// Makes products for the calling thread's current device, and allocates a workspace there.
 // Errors: kNotFound (no library), kInternal (the library's words), kResourceExhausted (no memory)
 absl::StatusOr<std::unique_ptr<Gemm>> MakeCublasLtGemm();
 
@@ -36,15 +36,15 @@ absl::StatusOr<std::unique_ptr<Gemm>> MakeCublasLtGemm();
   FUNCTION(cublasLtMatrixLayoutCreate)           \
   FUNCTION(cublasLtMatrixLayoutDestroy)
 
-// The functions by their own names. Valid until the program ends.
+// The library's functions by their own names. They are valid until the program ends.
 struct CublasLtLibrary {
 #define THERMOCLINE_DECLARE(name) decltype(&::name) name = nullptr;
   THERMOCLINE_CUBLASLT_FUNCTIONS(THERMOCLINE_DECLARE)
 #undef THERMOCLINE_DECLARE
 };
 
-// Looks where the loader looks (LD_LIBRARY_PATH, the system's cache), then in the toolkit that this
-// program was built with. Errors: kFailedPrecondition (the loader's words)
+// Looks for the library where the loader looks (LD_LIBRARY_PATH, the system's cache), then in the
+// toolkit that this program was built with. Errors: kFailedPrecondition (the loader's words)
 absl::StatusOr<const CublasLtLibrary*> LoadCublasLt();
 
 }  // namespace cuda

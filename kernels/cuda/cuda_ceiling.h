@@ -10,11 +10,12 @@
 
 namespace thermocline {
 
-// Bytes a second, read and written, of a copy in device memory far larger than its caches.
-// Errors of both: as MakeCudaDevice
+// Returns bytes a second, read and written, of a copy in device memory far larger than its caches.
+// Errors of both functions: as MakeCudaDevice.
 absl::StatusOr<double> MeasureCudaCopy(const CudaDeviceOptions& options);
 
-// Seconds of these products one after the other, by cuBLASLt alone: no bias, rows unpadded.
+// Returns the seconds that these products take one after the other, by cuBLASLt alone: without
+// bias, rows unpadded.
 absl::StatusOr<double> MeasureCudaProducts(const CudaDeviceOptions& options,
                                            absl::Span<const ProductShape> shapes,
                                            MlpPrecision precision);

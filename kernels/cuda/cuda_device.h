@@ -19,8 +19,9 @@
 namespace thermocline {
 
 struct CudaDeviceOptions {
-  int ordinal = 0;  // which of the GPUs, as CUDA numbers them
-  // For tests: memory for operations' partial results at first; nullopt: enough for most models.
+  int ordinal = 0;  // The number that CUDA gives the GPU.
+  // Memory for operations' partial results at first, which tests set; nullopt: enough for most
+  // models.
   std::optional<size_t> initial_scratch_bytes;
 };
 
@@ -29,19 +30,21 @@ struct CudaDeviceInfo {
   int compute_capability = 0;  // 90 stands for 9.0
   int num_multiprocessors = 0;
   int64_t total_bytes = 0;
-  int64_t free_bytes = 0;  // when it was asked
+  int64_t free_bytes = 0;  // At the time of the call.
 };
 
-// The GPUs that this process may use (as $CUDA_VISIBLE_DEVICES limits them), at least 1. What a
-// device has made (events, MLPs, captured work) is destroyed before it; its buffers may outlive it.
-// Errors of all: kUnimplemented (built without CUDA), kNotFound (no driver, or no such GPU),
-// kFailedPrecondition (there is a GPU that can't be used: its driver is older than the CUDA runtime
-// of this program, it is too old itself, or there is no cuBLASLt library: the message says which),
-// kInternal (another failure, in CUDA's words).
+// Errors of the functions below: kUnimplemented (built without CUDA), kNotFound (no driver, or no
+// such GPU), kFailedPrecondition (there is a GPU that can't be used: its driver is older than the
+// CUDA runtime of this program, it is too old itself, or there is no cuBLASLt library: the message
+// says which), kInternal (another failure, in CUDA's words).
+
+// Returns how many GPUs this process may use ($CUDA_VISIBLE_DEVICES limits them), at least 1.
 absl::StatusOr<int> CountCudaDevices();
-// The ordinals of those that MakeCudaDevice doesn't refuse for their age, at least one.
+// Returns the ordinals of the GPUs that MakeCudaDevice doesn't refuse for their age, at least one.
 absl::StatusOr<std::vector<int>> UsableCudaDevices();
 absl::StatusOr<CudaDeviceInfo> GetCudaDeviceInfo(const CudaDeviceOptions& options);
+// Everything that the device makes (events, MLPs, captured work) is destroyed before it; its
+// buffers may outlive it.
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(const CudaDeviceOptions& options);
 
 }  // namespace thermocline

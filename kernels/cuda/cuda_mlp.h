@@ -15,7 +15,7 @@
 namespace thermocline {
 namespace THERMOCLINE_CUDA_NAMESPACE {
 
-// What an MLP needs of its device; all of it outlives the MLP.
+// The parts of its device that an MLP uses; they outlive it.
 struct MlpContext {
   Device* device = nullptr;
   Gemm* gemm = nullptr;
@@ -36,8 +36,8 @@ class CudaMlp : public Mlp {
  private:
   struct Layer : MlpLayer {
     explicit Layer(const MlpLayer& layer) : MlpLayer(layer) {}
-    std::unique_ptr<DeviceBuffer> output;         // [max_batch, out] padded; of a hidden layer
-    std::unique_ptr<DeviceBuffer> gradient;       // before its ReLU; of a hidden layer
+    std::unique_ptr<DeviceBuffer> output;         // [max_batch, out] padded, for hidden layers
+    std::unique_ptr<DeviceBuffer> gradient;       // the same, before the ReLU
     std::unique_ptr<DeviceBuffer> bias_partials;  // [kMaxMaskedSumChunks, out]
   };
 

@@ -26,7 +26,7 @@ struct GemmCall {
   float* c = nullptr;  // [m, n]; nothing beyond column n is written
   int64_t ldc = 0;
   const float* bias = nullptr;  // [n] or null
-  bool relu = false;            // REQUIRES: bias, where set
+  bool relu = false;            // REQUIRES: bias, if set.
   MlpPrecision precision = MlpPrecision::kFloat32;
 };
 
@@ -34,10 +34,11 @@ class Gemm {
  public:
   virtual ~Gemm() = default;
 
-  // May take long the first time it sees a shape. Errors: kInternal (the library's words)
+  // Queues the product. The first call with a shape may take long. Errors: kInternal (the library's
+  // words).
   virtual absl::Status Run(const GemmCall& call, cudaStream_t stream) = 0;
-  // Shapes so far that have no algorithm in the precision of their calls, and are computed in
-  // kFloat32. On any thread.
+  // Returns how many shapes so far have no algorithm in the precision of their calls, and are
+  // computed in kFloat32. Any thread may call it.
   virtual int64_t num_full_precision_shapes() const { return 0; }
 };
 

@@ -14,7 +14,7 @@ std::string VersionName(int version) {  // as CUDA counts them: 13000 is 13.0
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
-// What cudaErrorInsufficientDriver means: the driver's library is older than the runtime, or the
+// Explains cudaErrorInsufficientDriver: the driver's library is older than the runtime, or the
 // runtime finds none to load.
 absl::Status InsufficientDriver() {
   int driver = 0, runtime = 0;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kInteractionThreads = 128;
 constexpr int kDotLanes = 16;
-// Of shared memory, what every GPU gives a block without being asked. Larger samples are read from
+// Every GPU gives a block so much shared memory without being asked. Larger samples are read from
 // global memory.
 constexpr int64_t kMaxStagedFloats = 48 * 1024 / sizeof(float);
 

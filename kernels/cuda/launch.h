@@ -1,4 +1,4 @@
-// What every file of the CUDA device begins with: the CUDA runtime, or its emulation on the host
+// Every file of the CUDA device includes this first: the CUDA runtime, or its emulation on the host
 // (emulation/runtime.h), and the few macros that let both compile the same kernels. The two builds
 // live in different namespaces, so that a test may link both.
 #ifndef THERMOCLINE_KERNELS_CUDA_LAUNCH_H_
@@ -44,9 +44,9 @@ namespace thermocline {
 namespace THERMOCLINE_CUDA_NAMESPACE {
 
 inline constexpr int kBlockThreads = 256;
-// Threads that share one row of a matrix, where they do.
+// Threads that share one row of a matrix, in kernels that split rows.
 inline constexpr int kRowLanes = 16;
-// Larger than that, kernel parameters need a newer driver.
+// Kernel parameters beyond this need a newer driver.
 inline constexpr int kMaxParameterBytes = 4096;
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -73,7 +73,7 @@ struct alignas(sizeof(float) * kWidth) Pack {
   }
 };
 
-// The floats at `from`, times weights[j] where there are weights.
+// Loads the floats at `from`, times weights[j] where there are weights.
 template <int kWidth>
 __device__ inline Pack<kWidth> LoadTerm(const float* from, const DeviceSpan<const float>& weights,
                                         int32_t j) {

@@ -1,6 +1,6 @@
-// The operations of kernels/device.h as launches of kernels; contracts stand there. Each returns
-// what CUDA says of its launches. Operands are device memory, spans of descriptors are read before
-// the call returns.
+// The operations of kernels/device.h, which has their contracts, as launches of kernels. Each
+// returns what CUDA says of its launches. Operands are device memory; spans of descriptors are read
+// before the call returns.
 #ifndef THERMOCLINE_KERNELS_CUDA_OPERATIONS_H_
 #define THERMOCLINE_KERNELS_CUDA_OPERATIONS_H_
 
@@ -29,7 +29,7 @@ cudaError_t LaunchSegmentSum(Matrix gradients, absl::Span<const SegmentGroup> gr
 cudaError_t LaunchSparseUpdate(absl::Span<const RowUpdateGroup> groups, cudaStream_t stream);
 cudaError_t LaunchGatherRows(absl::Span<const RowCopy> copies, cudaStream_t stream);
 cudaError_t LaunchScatterRows(absl::Span<const RowCopy> copies, cudaStream_t stream);
-// row_floats: of one row of weights and gradients; state_floats: of one row of state.
+// row_floats: floats of a row of weights or gradients; state_floats: floats of its state.
 cudaError_t LaunchDenseUpdate(OptimizerKind kind, const UpdateScalars& scalars, int64_t num_rows,
                               int32_t row_floats, int32_t state_floats, const float* gradients,
                               float* weights, float* state, cudaStream_t stream);
@@ -58,11 +58,11 @@ struct ColumnSums {
 int32_t MaskedSumChunks(int64_t rows);
 inline constexpr int32_t kMaxMaskedSumChunks = 128;
 
-// gradient[r, c] stays where activation[r, c] > 0 (or activation.data is null) and is 0 elsewhere;
-// partials [chunks, cols] get the column sums of each chunk of rows.
+// Keeps gradient[r, c] where activation[r, c] > 0 (or activation.data is null), sets it to 0
+// elsewhere, and writes the column sums of each chunk of rows to partials [chunks, cols].
 cudaError_t LaunchMaskAndSum(Matrix activation, Matrix gradient, float* partials,
                              cudaStream_t stream);
-// The partials of every item, added in order.
+// Adds the partials of every item, in order.
 cudaError_t LaunchAddPartials(absl::Span<const ColumnSums> items, cudaStream_t stream);
 
 }  // namespace THERMOCLINE_CUDA_NAMESPACE

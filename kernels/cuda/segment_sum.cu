@@ -9,9 +9,9 @@
 //   segments:                    a  |  b                               |  c
 //   b's chunks start:               ^ partial 0.1      ^ partial 1.0      ^ partial 2.0
 //
-// Of the segments longer than a window, at most two have a chunk that starts in a given window: one
-// that began before the window (partial w.0), and the last that begins in it (partial w.1). So
-// every window has two teams and two places for partial sums, and no thread needs to count chunks.
+// At most two segments longer than a window have a chunk that starts in a given window: one that
+// began before the window (partial w.0), and the last that begins in it (partial w.1). So every
+// window has two teams and two places for partial sums, and no thread needs to count chunks.
 #include <vector>
 
 #include "kernels/cuda/operations.h"
@@ -50,7 +50,7 @@ __device__ int32_t SegmentAt(const SegmentGroup& group, int32_t position) {
   return low;
 }
 
-// Where the chunk of this partial of this window begins; none: end of the segment.
+// The begin of the chunk of this partial of this window; where there is none, the segment's end.
 struct Chunk {
   int32_t begin = 0, end = 0;
 };

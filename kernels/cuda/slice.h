@@ -14,7 +14,7 @@ namespace THERMOCLINE_CUDA_NAMESPACE {
 
 template <typename Item>
 struct Slice {
-  // As many as fit, with the scalars that a kernel takes besides.
+  // So many items fit into a kernel's parameters, beside its scalars.
   static constexpr int kMaxItems =
       (kMaxParameterBytes - 256) / static_cast<int>(sizeof(Item) + sizeof(int32_t));
 
@@ -48,8 +48,8 @@ __device__ inline int64_t ThreadOfItem(const Slice<Item>& slice, int item) {
   return block * blockDim.x + threadIdx.x;
 }
 
-// launch(slice) for as many slices as the items need: one, but for models of very many tables.
-// blocks_of(item) blocks work on an item; slices without any are left out.
+// Calls launch(slice) for as many slices as the items need: one, but for models with very many
+// tables. blocks_of(item) blocks work on an item; slices without blocks are left out.
 template <typename Item, typename BlocksOf, typename Launch>
 void ForEachSlice(absl::Span<const Item> items, BlocksOf blocks_of, Launch launch) {
   static_assert(sizeof(Slice<Item>) + 128 <= kMaxParameterBytes, "and room for other parameters");

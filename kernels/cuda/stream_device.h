@@ -17,12 +17,12 @@
 namespace thermocline {
 namespace THERMOCLINE_CUDA_NAMESPACE {
 
-// Most operations of most models fit so much scratch, so that it seldom grows.
+// So much scratch is enough for most operations of most models: it seldom grows.
 inline constexpr size_t kInitialScratchBytes = 6 << 20;
 
 class StreamDevice : public Device {
  public:
-  // `gemm` was made for the device `ordinal`.
+  // REQUIRES: `gemm` was made for the GPU `ordinal`.
   StreamDevice(int ordinal, std::unique_ptr<Gemm> gemm,
                size_t initial_scratch_bytes = kInitialScratchBytes);
   ~StreamDevice() override;
@@ -69,20 +69,21 @@ class StreamDevice : public Device {
   class Event;
   class Graph;
 
-  // Makes this device the calling thread's. False after an error: the caller then does nothing.
+  // Makes this GPU the calling thread's current one. Returns false after an error: the caller then
+  // does nothing.
   bool Begin();
   void Check(cudaError_t error, const char* operation) { error_.Record(error, operation); }
   cudaStream_t Get(Stream stream) const { return stream == Stream::kCompute ? compute_ : copy_; }
   bool IsAllocatedHost(const void* host) const;
-  // Copies, and waits where the host memory is not AllocateHost's.
+  // Copies, and waits where the host's memory does not come from AllocateHost.
   void Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, const void* host,
             Stream stream);
   // Frees the memory of destroyed buffers, which waits for the device; within a capture, which
   // can't wait, it leaves that to a later call.
   void FreeDropped();
-  // Memory for one operation's partial results, on the compute stream; null after an error. Grows
-  // to the largest batch seen, which may wait for the device: in the first steps of a job, if at
-  // all.
+  // Returns memory for one operation's partial results, on the compute stream; null after an error.
+  // It grows to the largest batch seen, which may wait for the device: in the first steps of a job,
+  // if at all.
   void* Scratch(size_t bytes);
   void ReplaceScratch(size_t bytes);
 
@@ -90,12 +91,12 @@ class StreamDevice : public Device {
   // setup_ clears new memory: Allocate waits for it, but not for queued operations.
   cudaStream_t compute_ = nullptr, copy_ = nullptr, setup_ = nullptr;
   FirstError error_;
-  const std::shared_ptr<Dropped>
-      dropped_;  // Shared with the buffers, which may outlive the device.
-  std::map<const char*, size_t> host_allocations_;  // by address, bytes
+  // The buffers share it, and may outlive the device.
+  const std::shared_ptr<Dropped> dropped_;
+  std::map<const char*, size_t> host_allocations_;  // Bytes by address.
   size_t scratch_bytes_ = 0;
   std::shared_ptr<DeviceBuffer> scratch_;
-  // While there is a capture: the scratch that its operations use, which may be replaced later.
+  // During a capture: collects the scratch that its operations use, which may be replaced later.
   std::vector<std::shared_ptr<DeviceBuffer>>* captured_scratch_ = nullptr;
   std::atomic<int64_t> failed_captures_{0};
   const std::unique_ptr<Gemm> gemm_;

@@ -10,7 +10,7 @@
 
 namespace thermocline {
 
-// Printed; THERMOCLINE_TEST_SEED overrides it.
+// Returns and prints the seed of a random test; THERMOCLINE_TEST_SEED overrides it.
 inline uint64_t TestSeed() {
   const char* text = std::getenv("THERMOCLINE_TEST_SEED");
   const uint64_t seed = text == nullptr ? 20240607 : std::strtoull(text, nullptr, 10);
@@ -18,7 +18,7 @@ inline uint64_t TestSeed() {
   return seed;
 }
 
-// Uniform in [-scale, scale).
+// Returns n values, uniform in [-scale, scale).
 inline std::vector<float> RandomFloats(std::mt19937_64* rng, int64_t n, float scale = 1) {
   std::uniform_real_distribution<float> uniform(-scale, scale);
   std::vector<float> v(n);

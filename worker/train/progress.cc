@@ -230,7 +230,7 @@ std::vector<std::string> WorkerProgress::NewFallbacks() {
     warnings.push_back(absl::StrCat(
         now.full_precision_products,
         " shapes of matrix products are computed in FLOAT32: the device has no way to compute them "
-        "in the job's dlrm.precision"));
+        "in the precision that the job asks for"));
   }
   if (now.failed_captures > warned_of_.failed_captures) {
     warnings.push_back(absl::StrCat(now.failed_captures,

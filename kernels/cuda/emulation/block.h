@@ -12,7 +12,7 @@ namespace thermocline {
 namespace emulated_cuda {
 
 struct Dimension {
-  unsigned x = 0;  // All that the kernels use.
+  unsigned x = 0;  // The kernels use no other dimension.
 };
 inline thread_local Dimension threadIdx, blockIdx, blockDim, gridDim;
 
@@ -31,17 +31,17 @@ void RunGrid(unsigned blocks, int threads, const Thread& thread) {
   }
 }
 
-// A program with a barrier that not all threads reach is ended.
+// Ends the program where not all threads of a block reach a barrier.
 void RunGridWithBarriers(unsigned blocks, int threads, size_t shared_bytes,
                          const std::function<void()>& thread);
 
-// Of the running block; NaNs at its start.
+// Returns the shared memory of the running block, which holds NaNs at the start of the block.
 void* SharedMemory();
 
 void __syncthreads();
 
-// Gives `bits` to the threads of the warp and returns those of its lane `source`, when all its
-// threads have come.
+// Gives `bits` to the threads of the warp, waits until all of them have called, and returns the
+// bits of lane `source`.
 uint32_t Exchange(uint32_t bits, int source);
 
 template <typename T>
@@ -54,7 +54,7 @@ T ExchangeValue(T value, int source) {
   return value;
 }
 
-// `mask` has all lanes.
+// REQUIRES: `mask` has all lanes.
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int source, int width) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;

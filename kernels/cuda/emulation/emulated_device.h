@@ -17,16 +17,15 @@ namespace thermocline {
 
 struct EmulatedDeviceOptions {
   size_t memory_bytes = size_t{4} << 30;
-  uint64_t seed = 1;  // decides how late things happen
+  uint64_t seed = 1;  // Decides how late things happen.
   bool refuses_captures = false;
-  // As CudaDeviceOptions have it.
-  std::optional<size_t> initial_scratch_bytes;
+  std::optional<size_t> initial_scratch_bytes;  // Of CudaDeviceOptions.
 };
 
 std::unique_ptr<Device> MakeEmulatedCudaDevice(const EmulatedDeviceOptions& options = {});
 
-// The results of CountCudaDevices and UsableCudaDevices (cuda_device.h) where the CUDA runtime
-// finds this: the same code, on the emulated runtime.
+// A machine as the CUDA runtime finds it. The two functions return what CountCudaDevices and
+// UsableCudaDevices (cuda_device.h) would return there: the same code, on the emulated runtime.
 struct EmulatedDriverOptions {
   int driver_version = 13000;             // as CUDA counts them; 0: there is no driver
   int runtime_version = 13000;            // of the toolkit that the program was built with
@@ -35,8 +34,8 @@ struct EmulatedDriverOptions {
 absl::StatusOr<int> CountEmulatedGpus(const EmulatedDriverOptions& options);
 absl::StatusOr<std::vector<int>> UsableEmulatedGpus(const EmulatedDriverOptions& options);
 
-// By all devices of this process so far: graphs replayed, blocks of pinned memory allocated, waits
-// that kept their thread busy.
+// Counts over all devices of this process so far: graphs replayed, blocks of pinned memory
+// allocated, waits that kept their thread busy.
 int64_t NumEmulatedGraphLaunches();
 int64_t NumEmulatedHostAllocations();
 int64_t NumEmulatedSpinningWaits();

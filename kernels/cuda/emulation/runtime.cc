@@ -128,7 +128,8 @@ struct Machine {
     }
     if (works) EndWork();
   }
-  // For what is refused while a stream captures. False: none does.
+  // Spoils the captures under way, for an operation that is refused during one. Returns whether
+  // there is one.
   bool SpoilsCapture() {
     bool captures = false;
     for (EmulatedStream* stream : streams) {

@@ -6,7 +6,7 @@
 //   - Device memory cannot be touched by the host: it is protected but while the device works, and
 //     every allocation is followed by an inaccessible page. It begins as NaNs.
 //   - Everything given to a stream happens late, copies included: at the latest when the host waits
-//     for it, at the earliest at any later call. Which, is decided by a seeded generator.
+//     for it, at the earliest at any later call. A seeded generator decides when.
 //   - Streams are ordered by events only.
 //   - Memory is freed at once: work that uses it and hasn't run yet finds it gone.
 //   - While a stream captures, no thread may free memory or wait for the device: both are refused,
@@ -69,10 +69,11 @@ inline constexpr unsigned cudaEventDisableTiming = 2;
 inline constexpr unsigned cudaDeviceScheduleBlockingSync = 4;
 inline constexpr unsigned cudaHostAllocDefault = 0;
 
-// A device of so much memory; returns its ordinal. The seed decides how late things happen.
+// Makes a device with so much memory and returns its ordinal. The seed decides how late things
+// happen.
 int MakeEmulatedDevice(size_t memory_bytes, uint64_t seed, bool refuses_captures = false);
-// By all devices of this process so far. A wait spins unless its event, or for other waits the
-// device, was made to let the host's thread sleep.
+// Counts over all devices of this process so far. A wait spins unless its event, or for other waits
+// the device, was made to let the host's thread sleep.
 int64_t NumGraphLaunches();
 int64_t NumHostAllocations();
 int64_t NumSpinningWaits();
@@ -114,7 +115,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 
 // Runs `work` in the stream's order, as a kernel of one thread would.
 void Enqueue(cudaStream_t stream, std::function<void()> work);
-// False, and an error for cudaGetLastError, for a launch of a wrong shape.
+// Returns false, and leaves an error for cudaGetLastError, where a launch has a wrong shape.
 bool ShapeIsValid(unsigned blocks, int threads, size_t shared_bytes);
 
 // `thread` is a kernel with its arguments.
@@ -133,8 +134,8 @@ void EnqueueGridWithBarriers(cudaStream_t stream, unsigned blocks, int threads, 
   });
 }
 
-// Of the device functions of CUDA's math library, those that the kernels use. The emulation runs
-// one thread at a time.
+// The device functions of CUDA's math library that the kernels use. The emulation runs one thread
+// at a time.
 inline long long atomicMin(long long* to, long long value) {  // NOLINT: CUDA's own signature
   const long long old = *to;                                  // NOLINT
   if (value < old) *to = value;

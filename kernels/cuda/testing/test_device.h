@@ -1,5 +1,5 @@
-// The device that the tests of this folder run on beside CpuDevice: the emulation or a GPU,
-// whichever of emulated_device_for_test.cc and gpu_device_for_test.cc the test is linked with.
+// The device that the tests of this folder run on beside CpuDevice: the emulation where a test is
+// linked with emulated_test_device.cc, a GPU where it is linked with gpu_test_device.cc.
 #ifndef THERMOCLINE_KERNELS_CUDA_TESTING_TEST_DEVICE_H_
 #define THERMOCLINE_KERNELS_CUDA_TESTING_TEST_DEVICE_H_
 
@@ -19,7 +19,7 @@
 
 namespace thermocline {
 
-// initial_scratch_bytes: as CudaDeviceOptions have it.
+// initial_scratch_bytes: see CudaDeviceOptions.
 // Errors: kNotFound (a test without a device is skipped), others as they are.
 absl::StatusOr<std::unique_ptr<Device>> MakeDeviceForTest(
     std::optional<size_t> initial_scratch_bytes = std::nullopt);
@@ -56,7 +56,7 @@ class Uploads {
 
 class KernelsTest : public testing::Test {
  protected:
-  // What a test computes on one device, from inputs that it has made before.
+  // Computes the result of a test on one device, from inputs that the test made before.
   using Computation = std::function<std::vector<float>(Device* device, Uploads* uploads)>;
 
   void SetUp() override {
