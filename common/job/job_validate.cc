@@ -484,10 +484,9 @@ class Validator {
 
   absl::Status CheckDevice() const {
     const ModelSpec model = DescribeModel(job_);
-    if (job_.device() == Job::CPU && model.precision != Dlrm::FLOAT32) {
-      return source_.Error(model.precision_field,
-                           absl::StrCat("is ", Dlrm::Precision_Name(model.precision),
-                                        "; device CPU knows FLOAT32 alone"));
+    if (job_.device() == Job::CPU && model.needs_gpu()) {
+      return source_.Error(model.precision_field, absl::StrCat("is ", model.precision_name(),
+                                                               "; device CPU knows FLOAT32 alone"));
     }
     return DeviceRowsValidator(job_, source_).Run();
   }

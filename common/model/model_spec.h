@@ -71,6 +71,10 @@ struct ModelSpec {
   // The part of the model that needs one dim for all tables; empty: dims may differ.
   std::string one_dim_for;
 
+  // Whether only a GPU has products of this precision.
+  bool needs_gpu() const { return precision != Dlrm::FLOAT32; }
+  const std::string& precision_name() const { return Dlrm::Precision_Name(precision); }
+
   // Outputs and gradients of all layers, and the sum of the losses, for batches of at most
   // `max_batch` samples.
   uint64_t ActivationBytes(int64_t max_batch, ComputeOn where) const;

@@ -32,9 +32,9 @@ absl::StatusOr<WorkerDevice> MakeCpu(const Job& job, const absl::Status& no_cuda
         "cluster.cpu_isa is AVX512, which this machine does not have; leave it out, or say AVX2");
   }
   const ModelSpec model = DescribeModel(job);
-  if (model.precision != Dlrm::FLOAT32) {
+  if (model.needs_gpu()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(model.precision_field, " is ", Dlrm::Precision_Name(model.precision),
+        absl::StrCat(model.precision_field, " is ", model.precision_name(),
                      ", which needs a CUDA device: ", no_cuda.message()));
   }
   return WorkerDevice{MakeCpuDevice(options), "CPU", ""};
