@@ -22,7 +22,7 @@ struct ProductShape {
 struct BenchmarkOperation {
   std::string name;
   double bytes = 0;                    // What one batch must move; 0: memory is not its limit.
-  std::vector<ProductShape> products;  // Of one batch; empty: arithmetic is not its limit.
+  std::vector<ProductShape> products;  // One batch's; empty: arithmetic is not its limit.
   std::function<void()> run;
 
   double flops() const;

@@ -251,7 +251,7 @@ TEST(ManifestTest, RowLimitsAreThoseOfAllServersAndPartOfItsTables) {
   manifest.mutable_shards(1)->mutable_row_limits(0)->set_oldest_kept(99);
   EXPECT_EQ(CheckManifest(manifest).code(), absl::StatusCode::kDataLoss);
   for (CheckpointShard& shard : *manifest.mutable_shards()) {
-    shard.mutable_row_limits(0)->set_oldest_kept(101);  // Of a later step.
+    shard.mutable_row_limits(0)->set_oldest_kept(101);  // A later step's.
   }
   EXPECT_EQ(CheckManifest(manifest).code(), absl::StatusCode::kDataLoss);
   for (CheckpointShard& shard : *manifest.mutable_shards()) {

@@ -317,7 +317,7 @@ TEST_F(CheckpointStoreTest, ServersRemoveAndWriteFilesMeanwhile) {
   };
   const auto removed = store_.RemoveUnneeded(1, {});
   ASSERT_TRUE(removed.ok()) << removed.status();
-  EXPECT_EQ(removed->files, 5u);  // Of two manifests and four shards.
+  EXPECT_EQ(removed->files, 5u);  // All of two manifests and four shards but one.
   EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("step-000000002", "step-000000003"));
   EXPECT_THAT(Files("step-000000002"), ElementsAre("generation-1-server-2.sst"));
   EXPECT_EQ(store_.RemoveUnneeded(1, {})->files, 1u);
@@ -432,7 +432,7 @@ TEST_F(CheckpointStoreTest, ADamagedOneStandsWhereItsFilesSay) {
   Write(4, 3);
   Damage("step-000000010/MANIFEST");
   EXPECT_THAT(Names(), ElementsAre("step-000000020", "step-000000010 damaged", "step-000000005"));
-  Write(5, 10);  // Of unknown generation: taken for the newest.
+  Write(5, 10);  // A checkpoint of unknown generation is taken for the newest.
   EXPECT_THAT(Names(), ElementsAre("step-000000020", "step-000000005", "step-000000010 damaged"));
   EXPECT_EQ(*store_.NewestGeneration(), 5u);
   // One without files of its own.

@@ -28,7 +28,7 @@ class DiskActivity {
   uint64_t bytes = 0;
   uint32_t crc32c = 0;
   uint64_t tail_begin = UINT64_MAX;  // May be set before bytes after it are written.
-  uint32_t tail_crc32c = 0;          // Of the bytes from tail_begin on.
+  uint32_t tail_crc32c = 0;          // The checksum of the bytes from tail_begin on.
   void Count(const char* data, size_t size);
 
   // The checksum of the bytes read of the one file, from its beginning up to the first gap. Where

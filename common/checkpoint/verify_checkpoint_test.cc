@@ -246,7 +246,7 @@ TEST_F(VerifyCheckpointTest, ReadsEveryByteOnceOnAnyNumberOfThreads) {
     EXPECT_TRUE(verified->model_digest == *digest);
     EXPECT_EQ(verified->files, 3u);
   }
-  // Of several damaged shards the first is named.
+  // If several shards are damaged, the error names the first.
   for (const std::string& path : {files[1], files[2]}) {
     std::string bytes = disk.Content(path);
     bytes[bytes.size() / 2] ^= 1;

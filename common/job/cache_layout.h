@@ -36,7 +36,7 @@ struct CacheLayout {
   uint64_t budget_bytes = 0;
   std::vector<CacheGroupLayout> groups;
   int64_t capacity_rows() const;
-  int64_t kept_capacity_rows() const;  // Of groups with keeps_rows.
+  int64_t kept_capacity_rows() const;  // In groups with keeps_rows.
   uint64_t capacity_bytes() const;
 };
 

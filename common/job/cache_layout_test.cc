@@ -95,8 +95,8 @@ JobTables PlacedTables() {
 }
 
 TEST(CacheLayoutTest, TablesOfOtherPlacementsHaveGroupsOfTheirOwn) {
-  // Of 32 bytes 20 rows to be held and 30 of staging, of 48 bytes 10 of staging; one row more of
-  // each that is held.
+  // There are 20 rows of 32 bytes to be held, staging for 30 of them, and staging for 10 rows of 48
+  // bytes; and one row more of each kind that is held.
   const auto least = LayOut(PlacedTables(), 10, 50 * 32 + 10 * 48 + 2 * 32);
   ASSERT_TRUE(least.ok()) << least.status();
   ASSERT_EQ(least->groups.size(), 3u);

@@ -532,7 +532,7 @@ TEST(DefaultTableTest, AFlagThatNoTableWouldSeeIsRefused) {
   EXPECT_EQ(again->table(0).settings().init_scale(), 0.25f);
 }
 
-// Of a table that has a dim and no optimizer of its own.
+// The table has a dim of its own, and no optimizer.
 TEST(DefaultTableTest, EachFieldIsLookedAtByItself) {
   std::string text = kJob;
   const std::string of_b = "feature { name: \"B\" }";

@@ -41,7 +41,7 @@ struct StepTraffic {
   double samples = 0;
   double lookups = 0;
   double keys = 0;    // Distinct keys of all tables together.
-  double floats = 0;  // Of the rows of these keys.
+  double floats = 0;  // The floats of these keys' rows.
 };
 // Bytes of the arenas of one step (kernels/transfer.h), which are twice as large as needed: on the
 // GPU, and as much again of pinned host memory. has_gradients: whether the step trains.

@@ -208,7 +208,7 @@ class Probe {
       if (fd < 0) continue;
       const timeval limit = absl::ToTimeval(timeout_);
       setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-      setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));  // Of connect, too.
+      setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));  // It limits connect, too.
       if (connect(fd, each->ai_addr, each->ai_addrlen) == 0) break;
       close(fd);
       fd = -1;

@@ -71,7 +71,7 @@ struct PushRange {
   size_t value_floats = 0;  // kGradient: count * dim; kAssign: count * row_floats
 };
 
-// Of one table with max_rows: the RowMeta::changed of what it keeps, at least.
+// What a table with max_rows keeps: rows whose RowMeta::changed is oldest_kept or more.
 struct RowLimit {
   TableId table;
   uint32_t oldest_kept = 0;

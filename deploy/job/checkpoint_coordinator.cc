@@ -432,7 +432,7 @@ void CheckpointCoordinator::NameFurtherAhead() {
   for (; steps_ahead_ <= kMostStepsAhead; steps_ahead_ *= 2) {
     const Step step = begun + steps_ahead_;
     for (Step next = furthest_ + 1; next <= step; next = next + 1) {
-      if (IsPeriodicCheckpoint(next, options_.every_steps)) return EndRound();  // That one serves.
+      if (IsPeriodicCheckpoint(next, options_.every_steps)) return EndRound();  // It serves.
     }
     if (notifier_.IsPending(step)) continue;
     step_ = step;

@@ -172,7 +172,7 @@ TEST_F(CheckpointEvaluationTest, SaysWhyTheCheckpointOfAStepCanNotBeMade) {
 TEST_F(CheckpointEvaluationTest, TheOneThatIsKeptStaysWhateverComesAfter) {
   options_.every_steps = 10;
   options_.keep = 2;
-  EvaluationState state;  // Of the base.
+  EvaluationState state;  // The base's.
   state.set_best_checkpoint("step-000000019");
   state.set_best_generation(kTestGeneration);
   options_.evaluations_through = [&](Step) { return state; };

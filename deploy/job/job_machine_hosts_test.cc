@@ -52,7 +52,7 @@ class JobMachineHostsTest : public JobMachineTestBase {
   void ComeUp(const std::string& role) {
     for (int i = 0; i < 3; ++i) Started(absl::StrCat(role, " ", i));
   }
-  // Of a generation that has its hosts.
+  // The generation has its hosts already.
   void TrainOnHosts() {
     ComeUp("server");
     for (int i = 0; i < 3; ++i) {

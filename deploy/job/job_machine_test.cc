@@ -114,7 +114,7 @@ TEST_F(JobMachineTest, NothingIsDoneInAGenerationThatIsNotOnTheMedium) {
   EXPECT_EQ(Only<action::Open>().start.generation, 1u);
   Wait(absl::Hours(1));
   EXPECT_THAT(actions_, IsEmpty());
-  Take(event::Opened{7, absl::OkStatus(), {}});  // Of another.
+  Take(event::Opened{7, absl::OkStatus(), {}});  // Another generation's.
   EXPECT_EQ(machine().stage(), Stage::kOpening);
   Open();
   EXPECT_EQ(All<action::StartProcess>().size(), 2u);
@@ -237,7 +237,7 @@ TEST_F(JobMachineTest, AServerIsStartedAgainWhereItWas) {
   EXPECT_EQ(start.address, "at server 1");
   EXPECT_THAT(lines_, ElementsAre("server 1 was killed by signal 9 (Killed); started again"));
   actions_.clear();
-  Take(event::ProcessStarted{first, "stale"});  // Of the process before: void.
+  Take(event::ProcessStarted{first, "stale"});  // Events of the process before don't count.
   Take(event::ProcessEnded{first, kKilled});
   EXPECT_THAT(All<action::Configure>(), IsEmpty());
   Take(event::ProcessStarted{start.id, "at server 1"});
@@ -322,7 +322,7 @@ TEST_F(JobMachineTest, EachWorkerIsToldWhereAllAreUntilItAnswers) {
   EXPECT_THAT(first.addresses, ElementsAre("at worker 0", "at worker 1"));
   Wait(absl::Seconds(10));
   EXPECT_THAT(All<action::Introduce>(), IsEmpty());                  // It is under way.
-  Take(event::Introduced{7, {absl::OkStatus(), absl::OkStatus()}});  // Of another generation.
+  Take(event::Introduced{7, {absl::OkStatus(), absl::OkStatus()}});  // Another generation's.
   Take(event::Introduced{1, {absl::DeadlineExceededError("slow"), absl::OkStatus()}});
   EXPECT_LE(machine().next_tick(), now_ + absl::Milliseconds(100));
   Wait(absl::Milliseconds(100));

@@ -176,7 +176,7 @@ TEST(CheckpointCutsTest, OnlyWhatIsWrittenHereIsCommitted) {
   EXPECT_EQ(cuts.Commit(Step(19), Step(25)).code(), StatusCode::kFailedPrecondition);
   ASSERT_TRUE(cuts.Name(Step(22), true).ok());
   EXPECT_EQ(cuts.Commit(Step(22), Step(25)).code(), StatusCode::kFailedPrecondition);
-  // That of step 19 may be a checkpoint by now, and that of step 9 none any more.
+  // The cut of step 19 may be a checkpoint by now, and the one of step 9 none any more.
   EXPECT_EQ(cuts.Begin(Step(29)), kNoStep);
   EXPECT_EQ(cuts.Commit(Step(29), Step(30)).code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(Describe(cuts), ElementsAre("19 FAILED", "22 NAMED", "29 WRITING"));

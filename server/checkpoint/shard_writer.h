@@ -55,7 +55,7 @@ class ShardWriter : public std::enable_shared_from_this<ShardWriter> {
     std::unique_ptr<TableSnapshot> snapshot;
   };
   struct Spec {
-    std::string directory;  // Of all checkpoints.
+    std::string directory;  // The folder of all checkpoints.
     // [CheckpointIo::num_files] The files to write, below it. A file without rows is not made.
     std::vector<std::string> paths;
     ServerIndex server;

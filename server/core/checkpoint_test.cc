@@ -519,8 +519,8 @@ TEST_F(CheckpointTest, AWholeCheckpointIsNotWrittenAgain) {
   EXPECT_TRUE(store_.CheckFiles(*manifest).ok());
 }
 
-// Of the generation before, whose job went back behind it: the next one takes its place. To a
-// process that missed the next generation the other way round.
+// A checkpoint of the generation before, whose job went back behind it, is replaced by that of the
+// next generation. A process that missed the next generation finds it the other way round.
 TEST_F(CheckpointTest, TwoGenerationsMakeACheckpointOfTheSameStep) {
   ServerConfig config = Config();
   const auto late = Server(config);

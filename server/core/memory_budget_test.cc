@@ -182,7 +182,7 @@ TEST(MemoryBudgetTest, ARestoreThatCannotSpillEndsBeforeMemoryDoes) {
   const absl::Status full = core.Configure(next);
   EXPECT_EQ(full.code(), StatusCode::kResourceExhausted) << full;
   EXPECT_THAT(std::string(full.message()), HasSubstr("SPILL"));
-  // That it is full is no reason to come again.
+  // A full store is no reason to send the request again.
   absl::Status pull;
   core.Pull(MakePull(0, 1), [&](const auto& answer) { pull = answer.status(); });
   EXPECT_EQ(pull.code(), StatusCode::kAborted) << pull;

@@ -133,7 +133,7 @@ TEST(PushAssemblyTest, ADroppedChunkLeavesNoTrace) {
   assembly.Drop(0);
   EXPECT_TRUE(assembly.empty());
   EXPECT_EQ(assembly.bytes(), 0u);
-  ASSERT_EQ(*assembly.Add(Chunk(1, 2)), Added::kStored);  // Of another number of chunks.
+  ASSERT_EQ(*assembly.Add(Chunk(1, 2)), Added::kStored);  // It has another number of chunks.
   ASSERT_EQ(*assembly.Add(Chunk(0, 2)), Added::kComplete);
   assembly.Drop(0);
   EXPECT_EQ(*assembly.Add(Chunk(0, 2, 5.0f)), Added::kComplete);

@@ -58,7 +58,7 @@ TEST(ServerConfigTest, NamesTheDifference) {
   there = here;
   there.checkpoint_directory = "/there";
   EXPECT_EQ(DescribeDifference(here, there), "checkpoint_directory is  here, /there there");
-  EXPECT_EQ(DescribeDifference(there, here), "");  // That leaves it to us.
+  EXPECT_EQ(DescribeDifference(there, here), "");  // It leaves the directory to the server.
   there = here;
   there.base_checkpoint = "step-000000009";
   EXPECT_EQ(DescribeDifference(here, there), "");

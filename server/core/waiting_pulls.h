@@ -68,7 +68,7 @@ class HeldPulls {
   const size_t capacity_;
   PullTicket last_ticket_ = kNoTicket;
   Pulls pulls_;                                        // In the order in which they came.
-  std::set<std::pair<int64_t, PullTicket>> expiries_;  // Of all pulls.
+  std::set<std::pair<int64_t, PullTicket>> expiries_;  // One for each pull.
 };
 
 // All pulls that wait. Pulls of training and of readers have separate places and counters.

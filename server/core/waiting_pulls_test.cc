@@ -212,7 +212,7 @@ TEST_F(WaitingPullsTest, ATimerRunsForReadersToo) {
   EXPECT_EQ(gate_.ArmTimer(0), 100);
   ApplyStep(0);
   EXPECT_EQ(gate_.TakeReady(pushes_, 50).size(), 2u);
-  EXPECT_EQ(Stats().hold_time().count(), 1u);  // Of training alone.
+  EXPECT_EQ(Stats().hold_time().count(), 1u);  // It counts pulls of training alone.
 }
 
 }  // namespace

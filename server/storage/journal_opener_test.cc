@@ -80,7 +80,7 @@ TEST_F(JournalOpenerTest, ANewGenerationStartsEmptyAndRemovesOlderOnes) {
   append({"job", 3, 0, LogDurability::kProcess});
   append({"other", 2, 0, LogDurability::kProcess});
   append({"job", 1, 1, LogDurability::kProcess});
-  append({"job", 5, 0, LogDurability::kProcess});  // That one is gone: 3 is older than 5.
+  append({"job", 5, 0, LogDurability::kProcess});  // It removes 3, which is older than 5.
   EXPECT_THAT(*disk_.List(kFolder), ElementsAre(SegmentName({1, Lsn(1)}), SegmentName({2, Lsn(1)}),
                                                 SegmentName({5, Lsn(1)})));
   LogJournalOpener opener = Opener();

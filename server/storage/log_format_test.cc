@@ -71,7 +71,7 @@ TEST(LogFormatTest, SegmentHeadersComeBack) {
   }
 }
 
-// Of a file that this program doesn't read, the header still says whose it is.
+// The header of a file that this program can't read still says whose it is.
 TEST(LogFormatTest, HeadersOfOtherFormatsAreKnown) {
   SegmentHeader other = {kIdentity, Lsn(9), Step(0), Lsn(7)};
   for (const uint32_t version : {1u, kLogFormatVersion + 1}) {

@@ -87,7 +87,7 @@ class PushLog {
   absl::Status broken() const;  // The final error, or OK.
   Lsn last() const;             // The last record's; before the first record, the history's.
   Lsn synced_through() const;   // Records up to it are on the medium.
-  uint64_t bytes() const;       // Of all segments.
+  uint64_t bytes() const;       // The size of all segments.
 
  private:
   PushLog(Disk* disk, const PushLogOptions& options, const LogHistory& history);

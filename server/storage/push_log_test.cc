@@ -95,7 +95,7 @@ TEST_F(PushLogTest, AppendWaitsForNoOperationButItsWrite) {
   ASSERT_TRUE(log->segment_is_full());
   ASSERT_TRUE(log->EndFullSegment().ok());
   EXPECT_THAT(busy, ElementsAre("sync", "create", "sync", "sync", "sync folder"));
-  // Those of the first two operations are in the first segment, and in what is synced.
+  // The records of the first two operations are in the first segment, and are synced.
   EXPECT_EQ(log->last(), Lsn(8));
   EXPECT_EQ(log->synced_through(), Lsn(5));
   EXPECT_THAT(*disk.List(kLogFolder), ElementsAre(Name(Lsn(1)), Name(Lsn(4))));
@@ -132,7 +132,7 @@ TEST_F(PushLogTest, TheSegmentBeforeOneThatIsBeingBegunIsNotDropped) {
   };
   disk.meanwhile = [&, main = std::this_thread::get_id()](const std::string& operation) {
     if (std::this_thread::get_id() != main || operation != "sync") return;
-    if (++syncs != 3) return;  // That of the new segment's header.
+    if (++syncs != 3) return;  // The third is that of the new segment's header.
     begun.Notify();
     dropping.join();
     EXPECT_THAT(*disk.List(kLogFolder), ElementsAre(Name(Lsn(5)), Name(Lsn(7))));

@@ -14,7 +14,7 @@
 namespace thermocline {
 namespace {
 
-// Of this process.
+// Returns the number of this process's threads.
 int64_t NumThreads() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/task"),
                        std::filesystem::directory_iterator());

@@ -374,7 +374,7 @@ TEST(TableSpillTest, RowsThatStepsUseAgainStayInMemory) {
   all_steps();
   const uint64_t read_back = table.spill_stats()->rows_read_back;
   all_steps();
-  // Those that are used once come back once, or again where they left before they were changed.
+  // Rows that are used once come back once, or again if they left before they were changed.
   EXPECT_LT(table.spill_stats()->rows_read_back - read_back, kKeys + kKeys / 10);
 }
 

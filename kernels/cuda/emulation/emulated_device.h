@@ -19,7 +19,7 @@ struct EmulatedDeviceOptions {
   size_t memory_bytes = size_t{4} << 30;
   uint64_t seed = 1;  // Decides how late things happen.
   bool refuses_captures = false;
-  std::optional<size_t> initial_scratch_bytes;  // Of CudaDeviceOptions.
+  std::optional<size_t> initial_scratch_bytes;  // See CudaDeviceOptions.
 };
 
 std::unique_ptr<Device> MakeEmulatedCudaDevice(const EmulatedDeviceOptions& options = {});

@@ -50,7 +50,7 @@ class CheckpointedServer {
     return core_->Configure(config_);
   }
   ServerConfig& config() { return config_; }
-  // Of the next process: see Die.
+  // The limits of the next process (see Die).
   ServerLimits& limits() { return limits_; }
 
   // The process dies, and nothing of it gets to the disk any more; with `random` the host does.

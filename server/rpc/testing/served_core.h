@@ -117,7 +117,7 @@ struct ServedCore {
   std::unique_ptr<ParameterServerService> service;
   std::unique_ptr<GrpcServer> server;
   std::unique_ptr<RpcClient> client;
-  // Of `client`.
+  // These belong to `client`.
   std::shared_ptr<grpc::Channel> channel;
   ParameterServer::Stub* stub = nullptr;
   ControlClient* control = nullptr;

@@ -90,7 +90,7 @@ class Changer {
   Changer(EmbeddingTable* table, uint64_t num_keys, uint64_t seed)
       : table_(table), num_keys_(num_keys), random_(seed) {}
 
-  // Of the last step that was applied.
+  // The last step that was applied.
   Step step() const { return step_; }
 
   void RunStep() {
