@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 
+#include "common/base/process_limits.h"  // the exit codes
 #include "common/net/tls_files.h"
 #include "deploy/cli/run_setup.h"
 
