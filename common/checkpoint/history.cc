@@ -249,8 +249,8 @@ absl::Status History::Append(const Edit& edit, bool* may_exist) {
   }
 }
 
-// False: an earlier record of this controller, which was given up, has come to stand there. It
-// counts now.
+// Returns false if an earlier record of this controller, which it no longer expected to succeed,
+// has taken that name after all. That record counts now.
 absl::StatusOr<bool> History::TryAppend(const HistoryRecord& record, bool* may_exist) {
   const std::string path = PathOf(record.number());
   const std::string temporary = absl::StrCat(folder_, "/", record.nonce(), ".tmp");

@@ -40,7 +40,7 @@ class History {
   // `disk` outlives the history. `directory` is that of the checkpoints. `random` makes nonces.
   History(Disk* disk, const std::string& directory, std::function<uint64_t()> random);
 
-  // The last record, whoever wrote it; nullopt: there is none. Errors: kDataLoss,
+  // The last record, from any controller; nullopt: there is none. Errors: kDataLoss,
   // kFailedPrecondition (another format version), kUnavailable
   absl::StatusOr<std::optional<HistoryRecord>> Last() const;
 

@@ -32,8 +32,8 @@ bool AllFinite(const float* values, size_t n) {
   return bad == 0;
 }
 
-// In place of the scale of a uniform distribution, where there is another one: programs that don't
-// know these refuse it.
+// TableSpec.init_scale of tables whose distribution is not uniform. Programs that know no other
+// distribution refuse it.
 constexpr float kNotUniform = -1;
 
 absl::Status ReadDistribution(const TableSpec& proto, TableLayout* layout) {

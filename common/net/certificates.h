@@ -69,7 +69,7 @@ class CertificateAuthority {
                                                       absl::string_view name);
 
   const std::string& job() const { return job_; }
-  // Public: whoever trusts the job's certificates uses it as the CA.
+  // Public: processes that trust the job's certificates use it as the CA.
   const std::string& ca_pem() const { return certificate_; }
   // Secret: its owner can act as any process of the job.
   const std::string& private_key_pem() const { return private_key_; }

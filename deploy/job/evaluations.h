@@ -41,7 +41,7 @@ struct EvaluationReport {
 class EvaluationBoard {
  public:
   // `before`: the state at the checkpoint that the generation begins with. Its evaluations don't
-  // count where the metric is another one now.
+  // count if the metric differs now.
   EvaluationBoard(const Evaluate& policy, const GenerationStart& start,
                   const EvaluationState& before);
 

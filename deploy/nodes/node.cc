@@ -410,7 +410,7 @@ absl::Status RunNode(const NodeOptions& options, SignalWatch* signals) {
   ASSIGN_OR_RETURN(const std::string dir, MakeOwnFolder(options.dir, geteuid()));
   MakeFilesFor(Job::OWNER);
   ASSIGN_OR_RETURN(RunDirectory directory, RunDirectory::Open(dir));
-  // One that an earlier build made could be locked by whoever may read it.
+  // Earlier builds made a lock file that other users could read, and so lock.
   chmod(directory.File("lock").c_str(), 0600);
   ASSIGN_OR_RETURN(RunLock lock, RunLock::Take(directory.path(), kLockPatience));
   lock.KeepFromChildren();

@@ -143,7 +143,7 @@ TEST(CheckpointCutsTest, AShardBuildsOnWhatIsCommittedOrOnNothing) {
   EXPECT_EQ(RunCut(&cuts, 9), kNoStep);
   ASSERT_EQ(cuts.Begin(Step(19)), Step(9));
   EXPECT_TRUE(cuts.End(ShardBehind(Step(9)), 1));
-  // Nobody knows yet whether that of step 19 will be a checkpoint.
+  // It is not known yet whether the cut of step 19 will be a checkpoint.
   ASSERT_EQ(cuts.Begin(Step(29)), kNoStep);
   EXPECT_TRUE(cuts.End(ShardBehind(kNoStep), 1));
   // Now that of step 19 is over, committed or not.
@@ -153,7 +153,7 @@ TEST(CheckpointCutsTest, AShardBuildsOnWhatIsCommittedOrOnNothing) {
   EXPECT_EQ(RunCut(&cuts, 39), Step(29));
 }
 
-// Somebody may have removed what it builds on.
+// The files on which the next increment builds may have been removed.
 TEST(CheckpointCutsTest, AfterAnIncrementThatWasCalledOffAllRowsAreWritten) {
   CheckpointCuts cuts(10, 8, {});
   EXPECT_EQ(RunCut(&cuts, 9), kNoStep);

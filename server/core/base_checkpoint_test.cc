@@ -108,7 +108,7 @@ TEST_F(BaseCheckpointTest, ADamagedFileIsNamed) {
   }
 }
 
-// No partition of such a file is looked for: nothing would be loaded, and nobody told.
+// No partition of such a file is looked for, so nothing would be loaded, without an error.
 TEST_F(BaseCheckpointTest, FilesWithTheRowsOfAnotherServerAreRefused) {
   manifest_.mutable_shards(0)->mutable_files()->Swap(manifest_.mutable_shards(1)->mutable_files());
   for (const int num_threads : {1, 4}) {

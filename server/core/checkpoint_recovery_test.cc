@@ -63,7 +63,7 @@ enum class Planted {
   kMissingRow,        // A shard lacks a row.
   kMissingBaseFiles,  // A manifest lists an increment without what it builds on.
   kStaleBase,         // A server begins with the checkpoint before the newest.
-  kEarlyDrop,         // A commit is undone after a server has heard of it.
+  kEarlyDrop,         // A commit is undone after it has reached a server.
 };
 
 // How often something happened, over all runs: a test without it tests nothing.

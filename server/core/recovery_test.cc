@@ -152,7 +152,7 @@ TEST(ServerRecoveryTest, DamageStopsTheRecoveryForGood) {
   EXPECT_EQ(damaged.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(damaged.message()), HasSubstr(path));
   EXPECT_EQ(server.Configure(), damaged);
-  // Nobody waits for it.
+  // Requests are refused at once, since the server never recovers.
   const absl::Status push = server.Push(ChunkOf(0, 9, 0, 1)).status();
   EXPECT_EQ(push.code(), absl::StatusCode::kDataLoss) << push;
   EXPECT_THAT(std::string(push.message()), HasSubstr(path));

@@ -271,7 +271,7 @@ class SlowClock : public Scheduler {
   int64_t look_us = 0;
 };
 
-// Whoever wants one again and again gets a known one, or waits as long as the last one took.
+// A caller that asks again and again gets a known digest, or waits as long as the last one took.
 TEST_F(ServerCoreTest, DigestsTakeNoMoreThanHalfOfTheTime) {
   SlowClock clock;
   ServerCore core(ServerLimits(), &clock, nullptr, {});
@@ -412,7 +412,7 @@ absl::StatusOr<ServerCore::DigestAnswer> DigestOf(ServerCore* core) {
   return digest;
 }
 
-// Workers on threads of their own, with real time, while somebody looks at digest and stats.
+// Workers have threads of their own, with real time, and another thread reads digest and stats.
 TEST(ServerCoreThreadsTest, WorkersOnThreads) {
   constexpr uint32_t kWorkers = 3;
   constexpr int64_t kSteps = 50;

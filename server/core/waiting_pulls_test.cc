@@ -167,7 +167,7 @@ TEST_F(WaitingPullsTest, ADroppedPullMakesRoom) {
   EXPECT_EQ(gate_.num_held(), 0u);
 }
 
-// What a pull says that it has acknowledged is checked, whoever pulls.
+// The server checks the acknowledged step of every pull, also of a reader's.
 TEST_F(WaitingPullsTest, AnAcknowledgementThatIsntKnownIsDataLoss) {
   wire::PullRequest pull = MakePull(0, 0);
   pull.header = MakeHeader(0, Step(0));

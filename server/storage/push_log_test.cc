@@ -351,7 +351,7 @@ TEST_F(LogJournalTest, WhoWaitsAtTheEndIsAnswered) {
   Wait();
   journal_.reset();
   EXPECT_THAT(done_, ElementsAre(absl::StatusCode::kUnavailable));
-  scheduler_.RunNext();  // The sync that was scheduled finds nobody.
+  scheduler_.RunNext();  // The sync that was scheduled finds no log any more.
   EXPECT_EQ(done_.size(), 1u);
 }
 

@@ -59,7 +59,7 @@ rocksdb::Options DatabaseOptions() {
   options.max_write_buffer_number = kMaxWriteBuffers;
   options.max_open_files = MaxOpenFiles();
   options.target_file_size_base = kFileBytes;
-  // Nobody reads it again: what is in memory need not be written.
+  // The database is not read again, so rows in memory need not be written.
   options.avoid_flush_during_shutdown = true;
   options.memtable_whole_key_filtering = true;
   options.memtable_prefix_bloom_size_ratio = 0.05;
@@ -82,7 +82,8 @@ rocksdb::Options DatabaseOptions() {
   return options;
 }
 
-// Nobody asks what RocksDB counts for each thread, every comparison of two keys among it.
+// RocksDB counts much for each thread, such as every comparison of two keys. These counts are not
+// used.
 void CountNothing() { rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable); }
 
 absl::Status ToStatus(const rocksdb::Status& status, absl::string_view doing) {
@@ -242,7 +243,7 @@ absl::Status RocksDbRowStore::Commit(rocksdb::WriteBatch* batch, absl::string_vi
   rocksdb::WriteOptions options;
   options.disableWAL = true;
   const rocksdb::Status written = db_->Write(options, batch);
-  // Once a file couldn't be written, every write fails until the database is told to go on.
+  // Once a file couldn't be written, every write fails until Resume() is called.
   if (written.IsNoSpace() && db_->Resume().ok()) {
     return ToStatus(db_->Write(options, batch), Doing(doing, num_rows));
   }

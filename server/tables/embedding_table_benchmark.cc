@@ -206,8 +206,8 @@ void Measure(const Workload& workload, uint32_t rows, uint32_t repetitions, Embe
   Report("table / flat map", "x   (goal: 2 or more)", of_flat);
 }
 
-// A snapshot of all rows, once alone and once beside applies that wait for its locks. Times of the
-// clock: the longest apply is what somebody waits for.
+// Takes a snapshot of all rows, once alone and once beside applies that wait for its locks. It
+// measures wall time, since a worker waits for the longest apply.
 void MeasureSnapshot(const Workload& workload, EmbeddingTable* table) {
   using Clock = std::chrono::steady_clock;
   const auto seconds_since = [](Clock::time_point start) {

@@ -8,7 +8,7 @@
 namespace thermocline {
 namespace {
 
-// Somebody may make room on a full disk.
+// A full disk is tried again after this time, since it may have room then.
 constexpr absl::Duration kRetryPeriod = absl::Milliseconds(200);
 
 }  // namespace

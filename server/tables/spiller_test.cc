@@ -48,7 +48,7 @@ TEST(SpillerTest, AFullDiskIsTriedAgainUntilThereIsRoom) {
       },
       NeverBroken);
   spiller.Wake();
-  while (rounds < 3) std::this_thread::yield();  // Nobody wakes it again.
+  while (rounds < 3) std::this_thread::yield();  // It goes on without being woken.
   EXPECT_EQ(spiller.full(), absl::ResourceExhaustedError("no space"));
   has_room = true;
   while (!spiller.full().ok()) std::this_thread::yield();
