@@ -189,7 +189,7 @@ class DisturbedRun {
     uncertain_.erase(cut.step());
     ++counters_.commits;
     if (cut.shard().base_step() >= 0) ++counters_.increments;
-    if (random_() % 4 == 0 && crashes_ < kMaxCrashes) return Crash();  // Nobody hears of it.
+    if (random_() % 4 == 0 && crashes_ < kMaxCrashes) return Crash();  // No server gets it.
     // It may fail, and is not repeated here: the log is the larger for it.
     server_.Checkpoint(CheckpointRequest::COMMITTED, cut.step()).IgnoreError();
     if (random_() % 2 == 0) {
