@@ -45,8 +45,7 @@ inline void MakeExportedRows(const JobTables& tables, TestRows* rows) {
 }
 
 // Commits step-000000004 (full; other values) and step-000000009 (incremental) of two servers in
-// `directory`. Returns the manifest of the latter and in `rows` what it holds.
-// `overrides` change the job.
+// `directory`. Returns the second one's manifest; `rows` gets its rows. `overrides` change the job.
 inline CheckpointManifest MakeExportedCheckpoint(Disk* disk, const std::string& directory,
                                                  TestRows* rows,
                                                  const std::vector<std::string>& overrides = {}) {

@@ -53,18 +53,18 @@ class CheckpointedServer {
   // The limits of the next process (see Die).
   ServerLimits& limits() { return limits_; }
 
-  // The process dies, and nothing of it gets to the disk any more; with `random` the host does.
+  // The process dies, and nothing more of it gets to the disk. With `random`, the host dies.
   void Die(std::mt19937_64* random = nullptr);
   bool broken() const { return broken_; }
 
   absl::StatusOr<wire::PushAnswer> Push(wire::PushChunk chunk);
-  // Waits where it is held.
+  // Waits while the pull is held.
   absl::StatusOr<wire::PullAnswer> Pull(wire::PullRequest pull);
   absl::StatusOr<CheckpointReply> Checkpoint(CheckpointRequest::Action action, int64_t step = 0,
                                              uint64_t sequence = 0);
   // The cut at `step`; nullopt where it isn't open.
   std::optional<CutStatus> CutAt(int64_t step);
-  // One slice of what is being written; false where there is nothing to write.
+  // Writes one slice of the present checkpoint. False: there is nothing to write.
   bool WriteSlice() { return writes_->RunNext(); }
   // Writes until the cut at `step` is written or failed.
   CutStatus WriteCut(int64_t step) {
@@ -73,8 +73,8 @@ class CheckpointedServer {
     return CutAt(step).value_or(CutStatus());
   }
 
-  // What the server leaves to other threads (the end of a full segment of its log) is done behind
-  // each push, or from now on by RunLogTask: one task; false: there is none.
+  // Tasks that the server leaves to other threads (ending a full segment of its log) run after each
+  // push. After LeaveLogTasks, only RunLogTask runs them, one at a time. False: there is none.
   void LeaveLogTasks() { log_tasks_are_left_ = true; }
   bool RunLogTask() { return scheduler_->RunNext(); }
 

@@ -25,7 +25,7 @@ class MemoryRowStore : public RowStore {
   std::unique_ptr<RowCursor> NewCursor() override;
   uint64_t bytes() const override;
 
-  // What every later call answers instead of doing its work, until it is OK again.
+  // All later reads, or writes, return this error and do nothing, until it is OK again.
   void FailReads(const absl::Status& status);
   void FailWrites(const absl::Status& status);
 
