@@ -138,8 +138,8 @@ class CheckpointCoordinator {
   std::string last_failure_;
   std::optional<CheckpointId> kept_;
   std::string not_removed_;  // Why old checkpoints were not removed last.
-  std::optional<std::set<Step>>
-      removed_beside_;  // Open steps at the removal after the last commit.
+  // The steps that were open at the removal after the last commit.
+  std::optional<std::set<Step>> removed_beside_;
   bool removal_due_ = false, is_ending_ = false, is_over_ = false, is_halted_ = false;
   CommittedShards committed_;    // Shards of this generation's newest checkpoints.
   CheckpointManifest composed_;  // The manifest that is being written.

@@ -39,8 +39,8 @@ struct JobMachineOptions {
   // The job begins with so many hosts; 0: it runs on this machine alone.
   size_t num_hosts = 0;
   std::string build;  // Hosts must have this build; "": any.
-  std::vector<std::string> server_logs,
-      worker_logs;  // By index, paths on their hosts for messages.
+  // Paths of log files on their hosts, by index; for messages.
+  std::vector<std::string> server_logs, worker_logs;
 };
 
 // The stages of a job, and what leads from one to the next:
