@@ -58,7 +58,7 @@ struct ModelSpec {
   ModelInputs inputs;
   // In the order of their tables.
   std::vector<DenseTensor> tensors;
-  // Those of the tensors that are MLPs. An export describes the model by them.
+  // The MLPs among the tensors. An export describes the model by them.
   std::vector<MlpShape> mlps;
   ActivationFloats on_cpu, on_gpu;
 

@@ -49,7 +49,7 @@ Parameters InitialParameters(const DenseBlocks& blocks) {
   return parameters;
 }
 
-// Of one rank and step: some are -0. A rank without a sample has zeros.
+// Makes the gradients of one rank in one step. Some are -0. A rank without a sample has zeros.
 std::vector<float> Gradients(size_t floats, uint32_t rank, int64_t step) {
   std::vector<float> gradients(floats);
   if ((rank + step) % 5 == 4) return gradients;

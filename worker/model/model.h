@@ -25,7 +25,7 @@ namespace thermocline {
 // What a model is made with. All that is pointed to outlives it.
 struct ModelParts {
   Device* device = nullptr;
-  const DenseArena* parameters = nullptr;  // Of the tensors of the model's ModelSpec.
+  const DenseArena* parameters = nullptr;  // It has the tensors of the model's ModelSpec.
   int32_t max_batch = 0;                   // Samples of the largest batch.
   DeviceSpan<double> loss_sum;             // [1] See Model::BackwardToRows.
 };

@@ -42,7 +42,7 @@ class PooledVectors {
 
   // The batch under way.
   const SparseBatch* batch_ = nullptr;
-  std::vector<int32_t> tables_;               // Those of the features, ascending.
+  std::vector<int32_t> tables_;               // The features' tables, ascending.
   std::vector<PoolInput> pool_inputs_;        // [features]
   std::vector<SegmentGroup> segment_groups_;  // [tables]
 };

@@ -11,8 +11,8 @@
 namespace thermocline {
 
 struct HotSet {
-  std::vector<std::vector<Key>> tables;  // As in JobTables::sparse; ascending, each key once.
-  Digest digest;                         // Of all keys, with their tables.
+  std::vector<std::vector<Key>> tables;  // [JobTables::sparse] Ascending, each key once.
+  Digest digest;                         // The digest of all keys with their tables.
 
   int64_t num_rows() const {
     int64_t rows = 0;

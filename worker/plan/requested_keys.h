@@ -36,7 +36,7 @@ UninitializedVector<uint8_t> EncodeRequests(absl::Span<const KeyRequest> tables)
 absl::StatusOr<std::vector<KeyRequest>> DecodeRequests(absl::Span<const uint8_t> bytes,
                                                        size_t num_tables);
 
-// Of one table. Used again and again: its vectors keep their capacity.
+// The requested keys of one table. It is used again and again, so its vectors keep their capacity.
 struct RequestedKeys {
   TableId id;
   // Server 0's first, then server 1's, ...; within a server those of the lowest rank that asked for
@@ -71,7 +71,7 @@ class RequestPlanner {
   const ClusterMap ranks_;
   const ClusterMap servers_;
 
-  // Of the table at hand, by first appearance.
+  // The keys of the table under way, by first appearance.
   uint64_t salt_ = 0;
   KeyNumbers numbers_;
   UninitializedVector<uint32_t> servers_of_, counts_, first_ranks_, last_ranks_;

@@ -11,7 +11,7 @@
 namespace thermocline {
 namespace {
 
-// Of a search for a victim (cache_rows.cc).
+// The limits of a search for a victim (cache_rows.cc).
 constexpr int32_t kRowsPerLine = 64;
 constexpr int32_t kMaxLines = 64;
 

@@ -76,7 +76,7 @@ class ModelStep {
   const DenseArena parameters_;
   const std::unique_ptr<DeviceBuffer> loss_sum_;  // [1] double
   const std::unique_ptr<Model> model_;
-  SparseBatch batch_;  // Of the last Forward, as are the two below.
+  SparseBatch batch_;  // It and the two below belong to the last Forward.
   std::vector<Matrix> row_gradients_;
   Matrix logits_;
 };

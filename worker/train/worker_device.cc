@@ -53,7 +53,7 @@ absl::StatusOr<WorkerDevice> MakeCuda(uint32_t local_rank, const CudaDevices& cu
 
 // Why there is a GPU that isn't used; empty: there is none, as far as this machine shows.
 std::string WhyUnused(const absl::Status& no_cuda, const CudaDevices& cuda) {
-  // That there is one is what CUDA itself says.
+  // CUDA itself says that there is a GPU.
   if (absl::IsFailedPrecondition(no_cuda)) return std::string(no_cuda.message());
   const std::string file = cuda.gpu_file();
   if (file.empty()) return "";
