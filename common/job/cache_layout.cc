@@ -72,7 +72,7 @@ absl::Status TooSmall(const JobTables& tables, const CacheLayout& layout, CacheU
 
 }  // namespace
 
-std::vector<CacheGroupLayout> GroupTables(const JobTables& tables, bool with_state) {
+std::vector<CacheGroupLayout> GroupTables(const JobTables& tables) {
   std::vector<CacheGroupLayout> groups;
   for (size_t t = 0; t < tables.sparse.size(); ++t) {
     const TableLayout& table = tables.sparse[t];
@@ -84,7 +84,7 @@ std::vector<CacheGroupLayout> GroupTables(const JobTables& tables, bool with_sta
       group->dim = table.dim;
       group->holds_rows = HoldsRows(tables, t);
       group->keeps_rows = KeepsRows(tables, t);
-      group->row_floats = with_state ? table.row_floats() : table.dim;
+      group->row_floats = table.row_floats();
       group->stride = DeviceRowFloats(group->row_floats);
     }
     group->tables.push_back(static_cast<int32_t>(t));
@@ -132,7 +132,7 @@ absl::StatusOr<CacheLayout> LayOutCache(const JobTables& tables, int64_t batch_s
                                         CacheUse use, uint64_t budget_bytes) {
   CacheLayout layout;
   layout.budget_bytes = budget_bytes;
-  layout.groups = GroupTables(tables, /*with_state=*/use != CacheUse::kCopies);
+  layout.groups = GroupTables(tables);
   uint64_t batch_bytes = 0, least_bytes = 0;  // batch_bytes: of the groups that hold rows
   for (CacheGroupLayout& group : layout.groups) {
     group.batch_rows = static_cast<int32_t>(

@@ -44,7 +44,7 @@ struct CacheLayout {
 inline constexpr int64_t kMaxCacheCapacity = int64_t{1} << 29;
 
 // The table groups of a job in the order of their first tables, without rows.
-std::vector<CacheGroupLayout> GroupTables(const JobTables& tables, bool with_state);
+std::vector<CacheGroupLayout> GroupTables(const JobTables& tables);
 
 // The error of a worker without room for the rows of placement DEVICE (kInvalidArgument).
 //   table, name: the table of a key that found no room
@@ -55,7 +55,6 @@ absl::Status NoRoomToKeep(const CacheLayout& layout, int32_t table, const std::s
 enum class CacheUse {
   kOwned,   // The only worker holds rows with their optimizer state.
   kShared,  // Each row has an owner among several workers, which holds it in the same way.
-  kCopies,  // Each of several workers holds rows without state.
 };
 
 // Divides a budget. batch_samples: this worker's share of a batch. A batch has at most one distinct

@@ -167,24 +167,21 @@ TEST(CacheLayoutTest, NoRoomToKeepNamesTableAndBytes) {
 TEST(CacheLayoutTest, RowsTakeWholeMultiplesOf16BytesAndTheirStateWhereAskedTo) {
   struct Case {
     OptimizerKind kind;
-    int dim, floats_with_state, stride_with_state, stride_without;
+    int dim, floats, stride;
   };
-  for (const Case& c : {Case{OptimizerKind::kSgd, 4, 4, 4, 4},
-                        {OptimizerKind::kSgd, 1, 1, 4, 4},
-                        {OptimizerKind::kRowWiseAdagrad, 4, 5, 8, 4},
-                        {OptimizerKind::kAdagrad, 6, 12, 12, 8},
-                        {OptimizerKind::kAdam, 6, 18, 20, 8}}) {
+  for (const Case& c : {Case{OptimizerKind::kSgd, 4, 4, 4},
+                        {OptimizerKind::kSgd, 1, 1, 4},
+                        {OptimizerKind::kRowWiseAdagrad, 4, 5, 8},
+                        {OptimizerKind::kAdagrad, 6, 12, 12},
+                        {OptimizerKind::kAdam, 6, 18, 20}}) {
     JobTables tables;
     AddTable("t", c.dim, c.kind, &tables);
     AddFeature(0, 1, &tables);
-    const auto with = LayOut(tables, 10, 1 << 20, CacheUse::kOwned);
-    const auto without = LayOut(tables, 10, 1 << 20, CacheUse::kCopies);
-    ASSERT_TRUE(with.ok() && without.ok());
-    EXPECT_EQ(with->groups[0].row_floats, c.floats_with_state);
-    EXPECT_EQ(with->groups[0].stride, c.stride_with_state);
-    EXPECT_EQ(with->groups[0].row_bytes(), 4 * c.stride_with_state);
-    EXPECT_EQ(without->groups[0].row_floats, c.dim);
-    EXPECT_EQ(without->groups[0].stride, c.stride_without);
+    const auto layout = LayOut(tables, 10, 1 << 20, CacheUse::kOwned);
+    ASSERT_TRUE(layout.ok()) << layout.status();
+    EXPECT_EQ(layout->groups[0].row_floats, c.floats);
+    EXPECT_EQ(layout->groups[0].stride, c.stride);
+    EXPECT_EQ(layout->groups[0].row_bytes(), 4 * c.stride);
   }
 }
 
@@ -206,9 +203,6 @@ TEST(CacheLayoutTest, TheRowsOfABatchAndOneMoreAreTheLeast) {
       "cache.budget is 2159 bytes; at least 2160 are needed, for the rows of one batch and one "
       "more: 50 + 1 rows of 32 bytes for 2 tables like 'users', 10 + 1 rows of 48 bytes for 1 "
       "table like 'items'");
-  // Without their state the rows of the first group have 16.
-  EXPECT_TRUE(LayOut(TwoGroups(), 10, 1344, CacheUse::kCopies).ok());
-  EXPECT_FALSE(LayOut(TwoGroups(), 10, 1343, CacheUse::kCopies).ok());
 }
 
 TEST(CacheLayoutTest, AnOwnerAmongOthersNeedsRoomForWhatItSends) {
@@ -283,7 +277,7 @@ TEST(CacheLayoutTest, RowsAreNumberedWith29Bits) {
   JobTables tables;
   AddTable("t", 1, OptimizerKind::kSgd, &tables);
   AddFeature(0, 1, &tables);
-  const auto layout = LayOut(tables, 10, uint64_t{1} << 40, CacheUse::kCopies);
+  const auto layout = LayOut(tables, 10, uint64_t{1} << 40);
   ASSERT_TRUE(layout.ok()) << layout.status();
   EXPECT_EQ(layout->groups[0].capacity, 1 << 29);
 }

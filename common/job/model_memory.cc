@@ -37,11 +37,8 @@ uint64_t TransferBytes(const Job& resolved, const StepTraffic& step, bool has_gr
 
 int StepsUnderWay(const Job& resolved) {
   const int staleness = static_cast<int>(resolved.train().staleness_steps());
-  int fetched_ahead = staleness;
-  if (resolved.has_cache()) {
-    fetched_ahead = static_cast<int>(PrefetchSteps(resolved.cache()));
-    if (resolved.cluster().workers() > 1) fetched_ahead = std::min(fetched_ahead, staleness / 2);
-  }
+  const int fetched_ahead =
+      resolved.has_cache() ? static_cast<int>(PrefetchSteps(resolved.cache())) : staleness;
   return fetched_ahead + kStepsBeyondFetched;
 }
 

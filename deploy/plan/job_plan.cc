@@ -154,20 +154,15 @@ class Planner {
     if (!HoldsRows(tables_, t) || tables_.PlacementOf(t) != TableSettings::DEVICE) return;
     table->placement = "device";
     const TableLayout& layout = tables_.sparse[t];
-    // Where gradients are pushed every step, what workers hold are copies: each its own.
-    const bool are_copies = workers_ > 1 && !ExchangesBlocks(job_);
-    const uint64_t floats = are_copies ? layout.dim : layout.row_floats();
-    table->device_bytes = table->rows.value_or(0) * DeviceRowFloats(floats) * sizeof(float) *
-                          (are_copies ? workers_ : 1);
+    table->device_bytes =
+        table->rows.value_or(0) * DeviceRowFloats(layout.row_floats()) * sizeof(float);
   }
 
   // The rows of placement DEVICE, and what the workers' caches have for them.
   absl::Status AddKept() {
     const auto is_kept = [](const TablePlan& table) { return table.placement == "device"; };
     if (std::none_of(plan_.tables.begin(), plan_.tables.end(), is_kept)) return absl::OkStatus();
-    const CacheUse use = workers_ == 1           ? CacheUse::kOwned
-                         : ExchangesBlocks(job_) ? CacheUse::kShared
-                                                 : CacheUse::kCopies;
+    const CacheUse use = workers_ == 1 ? CacheUse::kOwned : CacheUse::kShared;
     const auto batch = static_cast<int64_t>((job_.train().batch_size() + workers_ - 1) / workers_);
     ASSIGN_OR_RETURN(const CacheLayout layout,
                      LayOutCache(tables_, batch, use, SizeOf(job_.cache().budget())));

@@ -76,14 +76,14 @@ std::optional<double> SumIn(const std::vector<Json>& results, const char* object
 }
 
 // What all workers' caches did; null: none has one.
-Json SummarizeCache(const std::vector<Json>& results, bool is_shared) {
+Json SummarizeCache(const std::vector<Json>& results) {
   const auto hits = SumIn(results, "cache", "hits");
   if (!hits) return nullptr;
   const double loaded = SumIn(results, "cache", "loaded").value_or(0);
   const double bypassed = SumIn(results, "cache", "bypassed").value_or(0);
   const double keys = *hits + loaded + bypassed;
   Json cache;
-  cache["mode"] = results.size() < 2 ? "own" : is_shared ? "shared" : "copies";
+  cache["mode"] = results.size() < 2 ? "own" : "shared";
   cache["hit_rate"] = keys > 0 ? *hits / keys : 0;
   cache["hits"] = Whole(hits);
   cache["loaded"] = Whole(loaded);
@@ -175,7 +175,7 @@ Json MakeSummary(const Job& job, const std::vector<Json>& results,
     for (const Json& result : results) of_workers.push_back(Whole(NumberAt(result, name)));
   }
   Json exchange = SummarizeExchange(results);
-  Json cache = SummarizeCache(results, /*is_shared=*/!exchange.is_null());
+  Json cache = SummarizeCache(results);
   if (!cache.is_null()) summary["cache"] = std::move(cache);
   if (!exchange.is_null()) summary["exchange"] = std::move(exchange);
   summary["model_digest"] = digest ? Json(DigestText(*digest)) : Json(nullptr);

@@ -427,7 +427,7 @@ bool SimExchange::SendRows() {
       if (!slab.before.empty()) {
         std::copy(row.begin(), row.end(), slab.before.begin() + static_cast<int64_t>(at));
       }
-      slab.held.Hold(plan.loaded.rows[i], static_cast<int32_t>(t), plan.loaded.keys[i], step_ - 1);
+      slab.held.Hold(plan.loaded.rows[i], static_cast<int32_t>(t), plan.loaded.keys[i]);
     }
     const bool stale = Has(PlantedFault::kStaleHeldRows) && !slab.before.empty();
     for (uint32_t to = 0; to < num_ranks_; ++to) {

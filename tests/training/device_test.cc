@@ -177,16 +177,6 @@ TEST_F(DeviceRunTest, SeveralWorkersHaveTheSameBitsWithACache) {
   EXPECT_NEAR(uncached.workers[0]->evaluation.auc, cpu.workers[0]->evaluation.auc, 0.001);
 }
 
-TEST_F(DeviceRunTest, SeveralWorkersReadCopiesWithinTheBoundOfStaleness) {
-  const Job job = WithCache(
-      MakeSmallJob("adagrad {}", {"cluster.workers=2", "train.staleness_steps=3"}), "64KiB", 4, 2);
-  for (const auto& worker : TrainOn(job, /*on_device=*/true).workers) {
-    ASSERT_TRUE(worker.ok()) << worker.status();
-    EXPECT_LE(worker->stats.max_staleness(), 3u);
-    EXPECT_GT(worker->stats.cache().hits(), 0u);
-  }
-}
-
 // A run on the CPU counts what a device of its own would have been sent, and would have sent back.
 TEST_F(DeviceRunTest, TheCpuCountsTheBytesOfADevice) {
   for (const char* workers : {"cluster.workers=1", "cluster.workers=2"}) {

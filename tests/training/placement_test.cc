@@ -135,25 +135,6 @@ TEST(PlacementTest, CheckpointsAndResumesKeepTheBits) {
   }
 }
 
-// With copies, rows on the device are pulled again when they have grown too old.
-TEST(PlacementTest, CopiesOnTheDeviceKeepTheBoundOfStaleness) {
-  const Job job = MakeSmallJob("adagrad {}", {"cluster.servers=2", "cluster.workers=3",
-                                              "train.passes=2", "train.staleness_steps=4"});
-  for (const Placements& placements : AllPlacements()) {
-    SCOPED_TRACE(Name(placements));
-    const Outcome outcome = Train(WithPlacements(job, placements, "256KiB"));
-    for (const auto& worker : outcome.workers) {
-      ASSERT_TRUE(worker.ok()) << worker.status();
-      EXPECT_LE(worker->stats.max_staleness(), 4u);
-    }
-    if (placements.shared == TableSettings::DEVICE && placements.a == TableSettings::DEVICE) {
-      const CacheStats cache = SumOf(outcome);
-      EXPECT_EQ(cache.bypassed(), 0u);
-      EXPECT_GT(cache.loaded(), cache.rows_kept());
-    }
-  }
-}
-
 TEST(PlacementTest, ADeviceWithoutRoomEndsTheRun) {
   const Job job = MakeJob(1, "adagrad {}");
   const Placements placements = {TableSettings::DEVICE, TableSettings::CACHED};

@@ -69,10 +69,9 @@ const DenseTable& DenseBlocks::TensorOf(int64_t arena_block) const {
   return tensors_.back();
 }
 
-std::vector<std::vector<PullSlice>> DenseBlocks::Slices(absl::Span<float> rows,
-                                                        int floats_per_block) const {
+PullsByServer DenseBlocks::Slices(absl::Span<float> rows, int floats_per_block) const {
   CHECK_EQ(rows.size(), static_cast<size_t>(num_blocks() * floats_per_block));
-  std::vector<std::vector<PullSlice>> slices(ranges_.size());
+  PullsByServer slices(ranges_.size());
   for (size_t server = 0; server < ranges_.size(); ++server) {
     for (const Range& range : ranges_[server]) {
       slices[server].push_back(
@@ -83,21 +82,18 @@ std::vector<std::vector<PullSlice>> DenseBlocks::Slices(absl::Span<float> rows,
   return slices;
 }
 
-std::vector<std::vector<PullSlice>> DenseBlocks::PullSlices(
-    absl::Span<float> staged_weights) const {
+PullsByServer DenseBlocks::PullSlices(absl::Span<float> staged_weights) const {
   return Slices(staged_weights, kDenseBlockFloats);
 }
 
-std::vector<std::vector<PullSlice>> DenseBlocks::PullRowSlices(
-    absl::Span<float> staged_rows) const {
+PullsByServer DenseBlocks::PullRowSlices(absl::Span<float> staged_rows) const {
   return Slices(staged_rows, row_floats());
 }
 
-std::vector<std::vector<wire::PushSlice>> DenseBlocks::Slices(wire::PushKind kind,
-                                                              absl::Span<const float> values,
-                                                              int floats_per_block) const {
+PushesByServer DenseBlocks::Slices(wire::PushKind kind, absl::Span<const float> values,
+                                   int floats_per_block) const {
   CHECK_EQ(values.size(), static_cast<size_t>(num_blocks() * floats_per_block));
-  std::vector<std::vector<wire::PushSlice>> slices(ranges_.size());
+  PushesByServer slices(ranges_.size());
   for (size_t server = 0; server < ranges_.size(); ++server) {
     for (const Range& range : ranges_[server]) {
       slices[server].push_back(
@@ -109,13 +105,11 @@ std::vector<std::vector<wire::PushSlice>> DenseBlocks::Slices(wire::PushKind kin
   return slices;
 }
 
-std::vector<std::vector<wire::PushSlice>> DenseBlocks::GradientSlices(
-    absl::Span<const float> staged_gradients) const {
+PushesByServer DenseBlocks::GradientSlices(absl::Span<const float> staged_gradients) const {
   return Slices(wire::PushKind::kGradient, staged_gradients, kDenseBlockFloats);
 }
 
-std::vector<std::vector<wire::PushSlice>> DenseBlocks::AssignSlices(
-    absl::Span<const float> staged_rows) const {
+PushesByServer DenseBlocks::AssignSlices(absl::Span<const float> staged_rows) const {
   return Slices(wire::PushKind::kAssign, staged_rows, row_floats());
 }
 

@@ -35,6 +35,7 @@ class DenseBlocks {
   DenseBlocks(const std::vector<DenseTable>& tensors, const ClusterMap& cluster, Slice slice);
 
   const std::vector<DenseTable>& tensors() const { return tensors_; }
+  uint32_t num_servers() const { return static_cast<uint32_t>(ranges_.size()); }
   int64_t num_blocks() const { return static_cast<int64_t>(keys_.size()); }  // Those staged.
   int64_t arena_floats() const { return arena_num_blocks_ * kDenseBlockFloats; }
   int state_floats() const { return state_floats_; }  // of one block
@@ -46,11 +47,10 @@ class DenseBlocks {
 
   // [num_servers] slices over staging, for PullWork and PushWork. The staging buffers must outlive
   // them.
-  std::vector<std::vector<PullSlice>> PullSlices(absl::Span<float> staged_weights) const;
-  std::vector<std::vector<PullSlice>> PullRowSlices(absl::Span<float> staged_rows) const;
-  std::vector<std::vector<wire::PushSlice>> GradientSlices(
-      absl::Span<const float> staged_gradients) const;
-  std::vector<std::vector<wire::PushSlice>> AssignSlices(absl::Span<const float> staged_rows) const;
+  PullsByServer PullSlices(absl::Span<float> staged_weights) const;
+  PullsByServer PullRowSlices(absl::Span<float> staged_rows) const;
+  PushesByServer GradientSlices(absl::Span<const float> staged_gradients) const;
+  PushesByServer AssignSlices(absl::Span<const float> staged_rows) const;
 
   // Staging positions of a server's blocks: [begin, end).
   int64_t begin_of(ServerIndex server) const { return server_begin_[server.value()]; }
@@ -77,10 +77,9 @@ class DenseBlocks {
     int64_t count = 0;
   };
 
-  std::vector<std::vector<PullSlice>> Slices(absl::Span<float> rows, int floats_per_block) const;
-  std::vector<std::vector<wire::PushSlice>> Slices(wire::PushKind kind,
-                                                   absl::Span<const float> values,
-                                                   int floats_per_block) const;
+  PullsByServer Slices(absl::Span<float> rows, int floats_per_block) const;
+  PushesByServer Slices(wire::PushKind kind, absl::Span<const float> values,
+                        int floats_per_block) const;
 
   std::vector<DenseTable> tensors_;
   int state_floats_ = 0;

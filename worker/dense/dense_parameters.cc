@@ -4,19 +4,23 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/completion.h"
 #include "common/base/status_macros.h"
-#include "common/base/uninitialized_vector.h"
 #include "common/math/sparse_optimizer.h"
 #include "common/math/table_spec.h"
 
 namespace thermocline {
 
-struct DenseParameters::OfStep {
-  UninitializedVector<float> pulled;  // [blocks, 256] weights
-  UninitializedVector<float> pushed;  // [blocks, 256] gradients, or [blocks, row_floats] rows
-  bool pushes = false;
-};
+namespace {
+
+// Adds what `more` has for each server.
+template <typename Slices>
+void Append(const Slices& more, Slices* slices) {
+  for (size_t server = 0; server < more.size(); ++server) {
+    (*slices)[server].insert((*slices)[server].end(), more[server].begin(), more[server].end());
+  }
+}
+
+}  // namespace
 
 DenseParameters::DenseParameters(const DenseBlocks* blocks, const DenseArenas& arenas,
                                  uint32_t num_workers, DenseSlices* slices, Device* device,
@@ -32,7 +36,8 @@ DenseParameters::DenseParameters(const DenseBlocks* blocks, const DenseArenas& a
       bad_gradient_(device->Allocate(sizeof(int64_t))),
       weights_(MakeHostCopy(arenas.weights)),
       state_(MakeHostCopy(arenas.state)),
-      gradients_(MakeHostCopy(arenas.gradients)) {
+      gradients_(MakeHostCopy(arenas.gradients)),
+      copied_(device->MakeEvent()) {
   CHECK_EQ(arenas.weights.size, blocks->arena_floats());
 }
 
@@ -56,7 +61,6 @@ void DenseParameters::CopyToDevice(const HostCopy& from, DeviceSpan<float> to) {
   device_->CopyToDevice(to.data, from.buffer->data(), bytes, Stream::kCompute);
 }
 
-// Those whose optimizer state this worker has.
 const DenseBlocks& DenseParameters::state_blocks() const {
   return home_ == Home::kSlices ? slices_->own() : *blocks_;
 }
@@ -67,52 +71,65 @@ void DenseParameters::Initialize(uint64_t seed) {
   CopyToDevice(state_, arenas_.state);
 }
 
-absl::Status DenseParameters::Pull(Step step, bool with_state,
-                                   std::vector<std::vector<PullSlice>> slices) {
-  PullWork pull;
-  pull.kind = wire::PullKind::kRead;
-  pull.step = step;
-  pull.with_state = with_state;
-  pull.slices = std::move(slices);
-  const auto pulled = std::make_shared<Completion>();
-  session_->Pull(std::move(pull),
-                 [pulled](absl::Status status, Step) { pulled->Deliver(std::move(status)); });
-  return pulled->Wait();
-}
-
-absl::Status DenseParameters::Load(Step step, bool with_state) {
+void DenseParameters::Load(Step step, bool with_state, StepTasks* tasks) {
+  loads_.Begin(blocks_->num_servers());
+  const auto add = [&](StepPulls::Kind kind, const PullsByServer& slices) {
+    PullWork& pull = loads_.work(kind);
+    pull.kind = wire::PullKind::kRead;
+    pull.step = step;
+    Append(slices, &pull.slices);
+  };
   if (!with_state || home_ == Home::kSlices) {
-    UninitializedVector<float> staged(blocks_->num_blocks() * kDenseBlockFloats);
-    RETURN_IF_ERROR(Pull(step, false, blocks_->PullSlices(absl::MakeSpan(staged))));
-    blocks_->UnstageWeights(staged, weights_.floats);
+    loaded_weights_.resize(blocks_->arena_floats());
+    add(StepPulls::kLatest, blocks_->PullSlices(absl::MakeSpan(loaded_weights_)));
   }
   if (with_state) {
     const DenseBlocks& blocks = state_blocks();
-    UninitializedVector<float> rows(blocks.num_blocks() * blocks.row_floats());
-    RETURN_IF_ERROR(Pull(step, true, blocks.PullRowSlices(absl::MakeSpan(rows))));
-    blocks.UnstageRows(rows, weights_.floats, state_.floats);
+    loaded_rows_.resize(blocks.num_blocks() * blocks.row_floats());
+    add(StepPulls::kWithState, blocks.PullRowSlices(absl::MakeSpan(loaded_rows_)));
+  }
+  loads_.Start(session_, step - 1, nullptr);
+  tasks->After(StepWait::For(&loads_), [this, with_state] { return TakeLoaded(with_state); });
+}
+
+absl::Status DenseParameters::TakeLoaded(bool with_state) {
+  RETURN_IF_ERROR(loads_.status());
+  if (!with_state || home_ == Home::kSlices) {
+    blocks_->UnstageWeights(loaded_weights_, weights_.floats);
+  }
+  if (with_state) {
+    state_blocks().UnstageRows(loaded_rows_, weights_.floats, state_.floats);
     CopyToDevice(state_, arenas_.state);
   }
   CopyToDevice(weights_, arenas_.weights);
+  loaded_weights_ = loaded_rows_ = {};
   return absl::OkStatus();
 }
 
-std::vector<std::vector<PullSlice>> DenseParameters::PullShare(StepContext* context) const {
-  if (home_ != Home::kServers) return {};
-  UninitializedVector<float>& pulled = context->of_dense.Get<OfStep>().pulled;
+void DenseParameters::AddPulls(StepContext* context) const {
+  if (home_ != Home::kServers) return;
+  UninitializedVector<float>& pulled = context->dense_transfers.pulled;
   pulled.resize(blocks_->arena_floats());
-  return blocks_->PullSlices(absl::MakeSpan(pulled));
+  Append(blocks_->PullSlices(absl::MakeSpan(pulled)),
+         &context->pulls.work(StepPulls::kLatest).slices);
 }
 
-absl::Status DenseParameters::Receive(StepContext* context) {
-  if (home_ != Home::kServers) return Settle();
-  blocks_->UnstageWeights(context->of_dense.Get<OfStep>().pulled, weights_.floats);
-  CopyToDevice(weights_, arenas_.weights);
-  return absl::OkStatus();
+void DenseParameters::Receive(StepContext* context, StepTasks* tasks) {
+  if (home_ != Home::kServers) return Settle(tasks);
+  tasks->After(StepWait::For(&context->pulls), [this, context] {
+    blocks_->UnstageWeights(context->dense_transfers.pulled, weights_.floats);
+    CopyToDevice(weights_, arenas_.weights);
+    return absl::OkStatus();
+  });
 }
 
-absl::Status DenseParameters::Settle() {
-  if (owed_weights_ == kNoStep) return absl::OkStatus();
+void DenseParameters::Settle(StepTasks* tasks) {
+  if (owed_weights_ == kNoStep) return;
+  tasks->After(StepWait::For({owed_weights_, Phase::kDenseWeights}),
+               [this] { return ReceiveSlices(); });
+}
+
+absl::Status DenseParameters::ReceiveSlices() {
   RETURN_IF_ERROR(slices_->ReceiveWeights(owed_weights_, weights_.floats));
   owed_weights_ = kNoStep;
   CopyToDevice(weights_, arenas_.weights);
@@ -131,61 +148,74 @@ void DenseParameters::Update(StepContext* context) {
                        arenas_.gradients.AsConst(), arenas_.weights, arenas_.state);
 }
 
-std::vector<std::vector<wire::PushSlice>> DenseParameters::PushShare(StepContext* context) const {
-  OfStep& step = context->of_dense.Get<OfStep>();
+void DenseParameters::AddPush(StepContext* context) const {
+  DenseTransfers& step = context->dense_transfers;
   step.pushes = home_ == Home::kServers || context->writes_back;
-  if (!step.pushes) return {};
+  if (!step.pushes) return;
+  std::vector<PushesByServer>& waves = context->push.work.waves;
   if (home_ == Home::kServers) {
     step.pushed.resize(blocks_->arena_floats());
-    return blocks_->GradientSlices(step.pushed);
+    waves.push_back(blocks_->GradientSlices(step.pushed));
+    return;
   }
   const DenseBlocks& blocks = state_blocks();
   step.pushed.resize(blocks.num_blocks() * blocks.row_floats());
-  return blocks.AssignSlices(step.pushed);
+  waves.push_back(blocks.AssignSlices(step.pushed));
 }
 
-absl::Status DenseParameters::Push(StepContext* context) {
-  OfStep& step = context->of_dense.Get<OfStep>();
-  switch (home_) {
-    case Home::kHere:
-      RETURN_IF_ERROR(context->transfers->finished->Wait());
+void DenseParameters::FinishPush(StepContext* context, StepTasks* tasks) {
+  if (home_ == Home::kHere) {
+    tasks->After(StepWait::For(context->transfers->finished.get()), [this, context, tasks] {
       RETURN_IF_ERROR(CheckGradients(*context, context->outcome()->bad_gradient));
-      if (!step.pushes) return absl::OkStatus();
+      if (!context->dense_transfers.pushes) return absl::OkStatus();
       CopyToHost(arenas_.weights, weights_);
       CopyToHost(arenas_.state, state_);
-      RETURN_IF_ERROR(device_->Synchronize());
-      break;
-    case Home::kSlices:
-      RETURN_IF_ERROR(ExchangeSlices(context));
-      if (!step.pushes) return absl::OkStatus();
-      // A server applies the step when every rank has what it needs of it: so a rank may leave
-      // then.
-      RETURN_IF_ERROR(Settle());
-      break;
-    case Home::kServers:
-      CopyToHost(arenas_.gradients, gradients_);
-      RETURN_IF_ERROR(device_->Synchronize());
-      blocks_->StageGradients(gradients_.floats, absl::MakeSpan(step.pushed));
-      return session_->ReleaseWave(context->step(), PsSession::kLastWave);
+      device_->Record(Stream::kCompute, copied_.get());
+      tasks->After(StepWait::For(copied_.get()), [this, context] { return Release(context); });
+      return absl::OkStatus();
+    });
+    return;
   }
-  state_blocks().StageRows(weights_.floats, state_.floats, absl::MakeSpan(step.pushed));
-  return session_->ReleaseWave(context->step(), PsSession::kLastWave);
+  CopyToHost(arenas_.gradients, gradients_);
+  device_->Record(Stream::kCompute, copied_.get());
+  tasks->After(StepWait::For(copied_.get()), [this, context, tasks] {
+    if (home_ == Home::kServers) return Release(context);
+    return ExchangeSlices(context, tasks);
+  });
 }
 
 // Sends the step's gradients to the owners of the slices, and updates the own one.
-absl::Status DenseParameters::ExchangeSlices(StepContext* context) {
-  CopyToHost(arenas_.gradients, gradients_);
-  RETURN_IF_ERROR(device_->Synchronize());
+absl::Status DenseParameters::ExchangeSlices(StepContext* context, StepTasks* tasks) {
   RETURN_IF_ERROR(CheckGradients(*context, static_cast<int64_t>(FindNonFinite(gradients_.floats))));
   const Step step = context->step();
   const bool ends_data = context->behind.kind == StepBehind::Kind::kEnd;
   RETURN_IF_ERROR(slices_->PostGradients(step, ends_data, gradients_.floats));
-  const OptimizerConfig& optimizer = blocks_->tensors()[0].layout.optimizer;
-  RETURN_IF_ERROR(slices_->UpdateOwn(
-      step, ScalarsForStep(optimizer, context->learning_rate, context->optimizer_step()),
-      gradients_.floats, weights_.floats, state_.floats));
-  owed_weights_ = step;
+  tasks->After(StepWait::For({step, Phase::kDenseGradients}), [this, context, step] {
+    const OptimizerConfig& optimizer = blocks_->tensors()[0].layout.optimizer;
+    RETURN_IF_ERROR(slices_->UpdateOwn(
+        step, ScalarsForStep(optimizer, context->learning_rate, context->optimizer_step()),
+        gradients_.floats, weights_.floats, state_.floats));
+    owed_weights_ = step;
+    return absl::OkStatus();
+  });
+  if (!context->dense_transfers.pushes) return absl::OkStatus();
+  // A server applies the step when every rank has what it needs of it: so a rank may leave then.
+  tasks->After(StepWait::For({step, Phase::kDenseWeights}), [this, context] {
+    RETURN_IF_ERROR(ReceiveSlices());
+    return Release(context);
+  });
   return absl::OkStatus();
+}
+
+// The host has what the step pushes.
+absl::Status DenseParameters::Release(StepContext* context) {
+  UninitializedVector<float>& pushed = context->dense_transfers.pushed;
+  if (home_ == Home::kServers) {
+    blocks_->StageGradients(gradients_.floats, absl::MakeSpan(pushed));
+  } else {
+    state_blocks().StageRows(weights_.floats, state_.floats, absl::MakeSpan(pushed));
+  }
+  return session_->ReleaseWave(context->step(), PsSession::kLastWave);
 }
 
 absl::Status DenseParameters::CheckGradients(const StepContext& context,

@@ -8,14 +8,15 @@
 // pushes their gradients. This class hides the difference; the calls of a step are the same, in
 // this order:
 //
-//   PullShare   before the source's Fetch
-//   Receive     after its Await, before the forward pass
+//   AddPulls    beside the rows' pulls
+//   Receive     once the pulls are over, before the forward pass
 //   Update      after the backward pass
-//   PushShare   for the source's Push
-//   Push        once the device has finished the step; before the source's FinishPush
+//   AddPush     beside what the rows push; the wave is the push's last
+//   FinishPush  once the push has started and the device has the step's gradients
 //
 // Steps come in order. Where the parameters are updated here, a pipelined trainer (trainer.h) calls
-// Update of the next step before Push, unless the step writes back.
+// Update of the next step before AddPush, unless the step writes back. What must wait is added as
+// tasks (worker/rows/step_tasks.h), and a call is over when its tasks have run.
 //
 // Not thread-safe.
 #ifndef THERMOCLINE_WORKER_DENSE_DENSE_PARAMETERS_H_
@@ -28,10 +29,13 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
+#include "common/base/uninitialized_vector.h"
 #include "kernels/device.h"
 #include "worker/dense/dense_blocks.h"
 #include "worker/dense/dense_slices.h"
 #include "worker/rows/step_context.h"
+#include "worker/rows/step_pulls.h"
+#include "worker/rows/step_tasks.h"
 #include "worker/session/ps_session.h"
 
 namespace thermocline {
@@ -56,33 +60,31 @@ class DenseParameters {
 
   // Gives them their initial values.
   void Initialize(uint64_t seed);
-  // Reads them as they are once every worker's pushes up to step - 1 are in them, and waits. Where
-  // they do not live on the servers, a run that doesn't begin at step 0 with initial values does so
-  // before its first step, with the optimizer's state (of the own slice); scoring needs the weights
-  // alone.
-  absl::Status Load(Step step, bool with_state);
+  // Reads them as they are once every worker's pushes up to step - 1 are in them. Where they do not
+  // live on the servers, a run that doesn't begin at step 0 with initial values does so before its
+  // first step, with the optimizer's state (of the own slice); scoring needs the weights alone.
+  void Load(Step step, bool with_state, StepTasks* tasks);
 
-  // What the step pulls; empty: nothing.
-  std::vector<std::vector<PullSlice>> PullShare(StepContext* context) const;
+  // Adds what the step pulls, if anything.
+  void AddPulls(StepContext* context) const;
   // Takes to the device what was pulled, or what the other workers have made of the last step.
   // Errors: of DenseSlices.
-  absl::Status Receive(StepContext* context);
+  void Receive(StepContext* context, StepTasks* tasks);
   // Where they are updated here: queues the update with the model's gradients and
   // context->learning_rate, and looks for a gradient that is not finite (outcome()->bad_gradient).
   void Update(StepContext* context);
-  // What the step pushes, in a wave of its own: gradients, or, where context->writes_back, rows;
-  // empty: nothing, the parameters stay here.
-  std::vector<std::vector<wire::PushSlice>> PushShare(StepContext* context) const;
-  // Releases that wave, the push's last, with the values that the device has now; slices are
-  // updated before. Errors: kInvalidArgument (a gradient is not finite; names the tensor), the
-  // device's, the session's, those of DenseSlices.
-  absl::Status Push(StepContext* context);
+  // Adds what the step pushes, if anything, as the last wave: gradients, or, where
+  // context->writes_back, rows.
+  void AddPush(StepContext* context) const;
+  // Releases that wave, with the values that the device has now; slices are updated before. Errors:
+  // kInvalidArgument (a gradient is not finite; names the tensor), the device's, the session's,
+  // those of DenseSlices.
+  void FinishPush(StepContext* context, StepTasks* tasks);
   // Before an evaluation, and at the end: the device has the parameters as the last step leaves
   // them (where they live on the servers: as Load brings them). Errors: of DenseSlices.
-  absl::Status Settle();
+  void Settle(StepTasks* tasks);
 
  private:
-  struct OfStep;
   struct HostCopy {
     std::unique_ptr<DeviceBuffer> buffer;  // null: the device's memory is the host's
     absl::Span<float> floats;
@@ -91,9 +93,12 @@ class DenseParameters {
   HostCopy MakeHostCopy(DeviceSpan<float> span) const;
   void CopyToHost(DeviceSpan<float> from, const HostCopy& to);
   void CopyToDevice(const HostCopy& from, DeviceSpan<float> to);
+  // Those whose optimizer state this worker has.
   const DenseBlocks& state_blocks() const;
-  absl::Status Pull(Step step, bool with_state, std::vector<std::vector<PullSlice>> slices);
-  absl::Status ExchangeSlices(StepContext* context);
+  absl::Status TakeLoaded(bool with_state);
+  absl::Status ExchangeSlices(StepContext* context, StepTasks* tasks);
+  absl::Status ReceiveSlices();
+  absl::Status Release(StepContext* context);
   absl::Status CheckGradients(const StepContext& context, int64_t bad_gradient) const;
 
   const DenseBlocks* const blocks_;
@@ -104,7 +109,12 @@ class DenseParameters {
   PsSession* const session_;
   const std::unique_ptr<DeviceBuffer> bad_gradient_;  // [1] int64, device
   const HostCopy weights_, state_, gradients_;        // of the arenas
+  const std::unique_ptr<DeviceEvent> copied_;         // what FinishPush copies to the host
   Step owed_weights_ = kNoStep;  // The step whose weights others still send; kNoStep: none.
+
+  // What Load pulls.
+  StepPulls loads_;
+  UninitializedVector<float> loaded_weights_, loaded_rows_;
 };
 
 }  // namespace thermocline

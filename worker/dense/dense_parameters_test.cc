@@ -58,15 +58,25 @@ class DenseParametersTest : public ::testing::Test {
     dense->Initialize(/*seed=*/7);
     return dense;
   }
-  // As a source: a wave without rows, then the share.
-  void StartPush(std::vector<std::vector<wire::PushSlice>> share) {
-    PushWork push;
-    push.step = context_.step();
-    push.waves.emplace_back(1);
-    push.waves.push_back(std::move(share));
-    session_->StartPush(std::move(push), [](const absl::Status&) {});
+  // Adds to a push that has a wave without rows. Returns the number of waves.
+  size_t AddPush(DenseParameters* dense) {
+    context_.push = StepPush();
+    context_.push.work.step = context_.step();
+    context_.push.work.waves.emplace_back(1);
+    dense->AddPush(&context_);
+    return context_.push.work.waves.size();
+  }
+  absl::Status FinishPush(DenseParameters* dense) {
+    StepTasks tasks;
+    dense->FinishPush(&context_, &tasks);
+    return RunAll(&tasks, /*exchange=*/nullptr);
+  }
+  absl::Status Push(DenseParameters* dense) {
+    EXPECT_EQ(AddPush(dense), 2u);
+    session_->StartPush(std::move(context_.push.work), [](const absl::Status&) {});
     EXPECT_TRUE(session_->ReleaseWave(context_.step(), 0).ok());
     EXPECT_TRUE(transport_.pushes.empty()) << "the last wave is not released yet";
+    return FinishPush(dense);
   }
   // The values of the pushes that the server has got.
   std::vector<float> Pushed() const {
@@ -95,8 +105,9 @@ class DenseParametersTest : public ::testing::Test {
 TEST_F(DenseParametersTest, SeveralWorkersPullWeightsAndPushGradients) {
   const auto dense = Make(/*num_workers=*/2);
   EXPECT_EQ(dense->home(), DenseParameters::Home::kServers);
-  const std::vector<std::vector<PullSlice>> pulled = dense->PullShare(&context_);
-  ASSERT_EQ(pulled.size(), 1u);
+  context_.pulls.Begin(/*num_servers=*/1);
+  dense->AddPulls(&context_);
+  const PullsByServer pulled = context_.pulls.work(StepPulls::kLatest).slices;
   std::vector<float> expected;
   for (const PullSlice& slice : pulled[0]) {
     std::iota(slice.rows.begin(), slice.rows.end(), static_cast<float>(expected.size()));
@@ -104,13 +115,14 @@ TEST_F(DenseParametersTest, SeveralWorkersPullWeightsAndPushGradients) {
   }
   ASSERT_EQ(expected.size(), weights_.size());
   EXPECT_NE(weights_, expected);
-  ASSERT_TRUE(dense->Receive(&context_).ok());
+  StepTasks tasks;
+  dense->Receive(&context_, &tasks);
+  ASSERT_TRUE(RunAll(&tasks, /*exchange=*/nullptr).ok());
   EXPECT_EQ(weights_, expected);
   dense->Update(&context_);
   EXPECT_EQ(weights_, expected) << "the servers update them";
 
-  StartPush(dense->PushShare(&context_));
-  const absl::Status pushed = dense->Push(&context_);
+  const absl::Status pushed = Push(dense.get());
   EXPECT_TRUE(pushed.ok()) << pushed;
   EXPECT_EQ(Pushed(), gradients_);
 }
@@ -118,16 +130,17 @@ TEST_F(DenseParametersTest, SeveralWorkersPullWeightsAndPushGradients) {
 TEST_F(DenseParametersTest, OneWorkerUpdatesThemAndPushesRowsWhereTheStepWritesBack) {
   const auto dense = Make(/*num_workers=*/1);
   EXPECT_EQ(dense->home(), DenseParameters::Home::kHere);
-  EXPECT_TRUE(dense->PullShare(&context_).empty());
+  context_.pulls.Begin(/*num_servers=*/1);
+  dense->AddPulls(&context_);
+  EXPECT_TRUE(context_.pulls.work(StepPulls::kLatest).slices[0].empty());
   const std::vector<float> initial = weights_;
   dense->Update(&context_);
   for (size_t i = 0; i < weights_.size(); ++i) ASSERT_LT(weights_[i], initial[i]) << i;
-  EXPECT_TRUE(dense->PushShare(&context_).empty());
-  EXPECT_TRUE(dense->Push(&context_).ok());
+  EXPECT_EQ(AddPush(dense.get()), 1u);
+  EXPECT_TRUE(FinishPush(dense.get()).ok());
 
   context_.writes_back = true;
-  StartPush(dense->PushShare(&context_));
-  const absl::Status pushed = dense->Push(&context_);
+  const absl::Status pushed = Push(dense.get());
   EXPECT_TRUE(pushed.ok()) << pushed;
   std::vector<float> rows(blocks_.num_blocks() * blocks_.row_floats());
   blocks_.StageRows(weights_, state_, absl::MakeSpan(rows));
@@ -138,8 +151,8 @@ TEST_F(DenseParametersTest, ABadGradientIsNamedByStepAndTensor) {
   const auto dense = Make(/*num_workers=*/1);
   gradients_[2 * kDenseBlockFloats + 5] = std::nanf("");
   dense->Update(&context_);
-  EXPECT_TRUE(dense->PushShare(&context_).empty());
-  const absl::Status pushed = dense->Push(&context_);
+  EXPECT_EQ(AddPush(dense.get()), 1u);
+  const absl::Status pushed = FinishPush(dense.get());
   EXPECT_EQ(pushed.code(), absl::StatusCode::kInvalidArgument) << pushed;
   EXPECT_NE(pushed.message().find("step 0: a gradient of 'tensor4' is not finite"),
             std::string::npos)

@@ -292,6 +292,11 @@ absl::StatusOr<ReceivedBlocks> Exchange::Receive(BlockId id) {
   return received;
 }
 
+absl::Status Exchange::Await(BlockId id) {
+  absl::MutexLock lock(&impl_->mutex);
+  return impl_->Await(id);
+}
+
 absl::StatusOr<bool> Exchange::HasStep(Step step) {
   absl::MutexLock lock(&impl_->mutex);
   RETURN_IF_ERROR(impl_->Await({step, Phase::kKeys}));

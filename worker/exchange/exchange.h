@@ -86,6 +86,8 @@ class Exchange {
   // phase, in order. Errors: status(); kInternal (this rank has not posted blocks that other ranks
   // may need first: wait_order.h).
   absl::StatusOr<ReceivedBlocks> Receive(BlockId id);
+  // Waits as Receive does, which then returns at once. Errors: Receive's.
+  absl::Status Await(BlockId id);
   // Waits for all ranks' keys of the step. Returns whether there is such a step; false: the data
   // end before it. It releases no keys: if the step exists, call Receive. After the first two
   // errors the steps before are trained all the same, and the exchange goes on. Errors:

@@ -61,19 +61,21 @@ struct BatchPlan {
   std::vector<FeaturePlan> features;  // As in the batch.
 };
 
-// The distinct keys of a table, server by server, wherever they lie.
+// Distinct keys of a table, server by server, wherever they lie: what a planner decides on, a pull
+// asks for, and a push brings.
 struct KeyShares {
   TableId table;
   absl::Span<const Key> keys;
   absl::Span<const int32_t> server_begin;  // [num_servers + 1]: server s has [s] .. [s + 1]
+  absl::Span<const uint32_t> counts = {};  // [keys] lookups; empty where nothing is pushed
 
   int32_t size() const { return static_cast<int32_t>(keys.size()); }
 };
 
-// keys: anything with keys and server_begin
+// keys: anything with keys, server_begin and counts
 template <typename Keys>
 KeyShares SharesOf(TableId table, const Keys& keys) {
-  return {table, keys.keys, keys.server_begin};
+  return {table, keys.keys, keys.server_begin, keys.counts};
 }
 std::vector<KeyShares> SharesOf(const BatchPlan& plan);  // [tables]
 

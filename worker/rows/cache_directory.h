@@ -12,19 +12,14 @@
 
 namespace thermocline {
 
-constexpr uint32_t UseBit(int32_t step) { return uint32_t{1} << (step % 32); }
-
 // Half a cache line, so that a key costs one. Steps are numbered in 31 bits here.
 struct alignas(32) CacheEntry {
   Key key = 0;
   int32_t last_use = -1;  // the latest step admitted that uses the key
   int32_t row = kNoRow;   // of the cache
   int32_t step = -1;      // the last one that pulled the key; -1: none since the entry was made
-  // UseBit(n): step n, admitted and not planned yet, uses the key. Exact while fewer than 32 such
-  // steps are known. Only kCopies reads it, to decide what is worth loading.
-  uint32_t coming_uses = 0;
-  uint32_t bucket = 0;  // used by the directory only
-  uint8_t uses = 0;     // steps that used the key since the entry was made; stops at 127
+  uint32_t bucket = 0;    // used by the directory only
+  uint8_t uses = 0;       // steps that used the key since the entry was made; stops at 127
 };
 static_assert(sizeof(CacheEntry) == 32);
 

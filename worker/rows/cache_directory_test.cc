@@ -29,7 +29,6 @@ void ExpectNew(const CacheEntry& entry, Key key) {
   EXPECT_EQ(entry.last_use, -1);
   EXPECT_EQ(entry.row, kNoRow);
   EXPECT_EQ(entry.step, -1);
-  EXPECT_EQ(entry.coming_uses, 0u);
   EXPECT_EQ(entry.uses, 0);
 }
 
@@ -77,7 +76,6 @@ TEST(CacheDirectoryTest, WhatIsRemovedIsForgottenAndItsNumberGivenAgain) {
     const int32_t entry = FindOrAdd(&directory, key);
     CacheEntry& to = directory[entry];
     to.last_use = to.row = to.step = 5;
-    to.coming_uses = 9;
     to.uses = 3;
     directory.Remove(absl::MakeConstSpan(&entry, 1));
     const int32_t again = FindOrAdd(&directory, key);
@@ -149,7 +147,7 @@ class Twins {
       // At most as many numbers as there ever were keys, and some made ahead.
       ASSERT_LE(number, static_cast<int32_t>(std::max(most_, numbers_.size())) + 64);
       ExpectNew(entry, key);
-      entry = {key, 1, last_row_, 2, 3, entry.bucket, 4};
+      entry = {key, 1, last_row_, 2, entry.bucket, 4};
       return;
     }
     ASSERT_EQ(number, known->second.number);

@@ -8,17 +8,6 @@
 #include "worker/rows/cache_rows.h"
 
 namespace thermocline {
-namespace {
-
-// Bits of the `count` steps that follow `step`.
-uint32_t UseBitsAfter(int32_t step, int count) {
-  uint32_t bits = 0;
-  for (int i = 1; i <= std::min(count, 31); ++i) bits |= UseBit(step + i);
-  return bits;
-}
-
-}  // namespace
-
 struct CachePlanner::Group {
   explicit Group(const CachePlannerOptions::Group& options)
       : tables(options.tables), keeps_rows(options.keeps_rows), rows(options.capacity) {}
@@ -32,7 +21,6 @@ CachePlanner::CachePlanner(CachePlannerOptions options, const ClusterMap& cluste
                            const std::vector<TableId>& tables, ThreadPool* threads)
     : options_(std::move(options)), threads_(threads), first_staged_(tables.size()) {
   CHECK_GE(options_.window_steps, 0);
-  CHECK_GE(options_.copy_steps, 0);
   tables_.resize(tables.size());
   for (const CachePlannerOptions::Group& group : options_.groups) {
     for (int32_t t : group.tables) {
@@ -97,32 +85,25 @@ void CachePlanner::Plan(Step step, absl::Span<const KeyShares> tables, CachePlan
   CHECK_LE(step.value(), admitted_);
   CHECK_EQ(cache->tables.size(), tables.size());
   step_ = step.value();
-  CacheTableStep at;
-  at.step = static_cast<int32_t>(step_);
-  at.owned = options_.mode == CachePlannerOptions::Mode::kOwned;
-  at.copy_steps = options_.copy_steps;
-  at.worthwhile_uses = UseBitsAfter(at.step, std::min(options_.window_steps, options_.copy_steps));
   cache->counts = CacheCounts();
   cache->no_room_to_keep = {};
   cache->pushed_through = kNoStep;
   const Step before_window = step - options_.window_steps - 1;
-  if (at.owned && before_window.value() >= first_step_) cache->pushed_through = before_window;
-  if (at.owned && options_.follows_every_push && step > Step(first_step_)) {
+  if (before_window.value() >= first_step_) cache->pushed_through = before_window;
+  if (options_.follows_every_push && step > Step(first_step_)) {
     cache->pushed_through = step - 1;
   }
   const auto num_tables = static_cast<int64_t>(tables_.size());
   threads_->ParallelFor(num_tables, [&](int64_t t, int) {
-    tables_[t]->FindMisses(at, tables[t], &cache->tables[t]);
+    tables_[t]->FindMisses(static_cast<int32_t>(step_), tables[t], &cache->tables[t]);
   });
   for (const std::unique_ptr<Group>& group : groups_) PlanGroup(group.get(), cache);
   threads_->ParallelFor(num_tables, [&](int64_t t, int) {
-    tables_[t]->Fill(at, tables[t], first_staged_[t], &cache->tables[t]);
+    tables_[t]->Fill(tables[t], first_staged_[t], &cache->tables[t]);
   });
   for (size_t t = 0; t < tables_.size(); ++t) {
     const TableCachePlan& table = cache->tables[t];
-    if (at.owned) {
-      cache->pushed_through = std::max(cache->pushed_through, Step(tables_[t]->last_push()));
-    }
+    cache->pushed_through = std::max(cache->pushed_through, Step(tables_[t]->last_push()));
     cache->counts.loaded += table.loaded.size();
     cache->counts.bypassed += table.bypassed.size();
     cache->counts.hits += tables[t].size() - table.loaded.size() - table.bypassed.size();

@@ -1,11 +1,12 @@
 // Decides, step by step and ahead of the compute, which embedding rows a worker keeps on its
 // device: the cache's plan (docs/architecture.md, "Rows beside the compute"). It knows of a step
 // the distinct keys alone: those of the worker's batch, or those that all workers ask it for
-// (worker/plan/requested_keys.h).
+// (worker/plan/requested_keys.h). No other worker changes the rows of these keys; those in the
+// cache are newer than the servers', and come back to them when they are evicted.
 //
 // Every table group has a slab: rows [0, capacity) are the cache's, those from `capacity` on are
 // staging, for the rows of one step that bypass the cache. A plan names rows of the slab only, so
-// CachedSource, which carries it out, needs no directory. It depends on the keys alone, so it
+// RowSlabs, which carries it out, needs no directory. It depends on the keys alone, so it
 // can be made any number of steps ahead. Plans are carried out in the order of the steps:
 //
 //   evicted rows leave their slab rows, loaded ones come into theirs, bypassed ones into staging;
@@ -44,16 +45,8 @@ struct CachePlannerOptions {
   };
   std::vector<Group> groups;  // Every table is in one.
   int window_steps = 8;       // steps known beyond the one planned
-  // kOwned: no other worker changes the rows of these keys; those in the cache are newer than the
-  // servers', and come back to them when they are evicted. kCopies: there are others; a row pulled
-  // for step p may be read up to step p + copy_steps, and every step pushes its gradients. A copy
-  // that has grown too old is pulled again into its row; a key that misses is loaded if it is used
-  // again while it may be read.
-  enum class Mode { kOwned, kCopies };
-  Mode mode = Mode::kOwned;
-  int copy_steps = 0;
   // Rows may change in steps that don't push them, where servers forget them: every pull waits for
-  // the push before it. kOwned only.
+  // the push before it.
   bool follows_every_push = false;
   // Keys of a table that can be remembered.
   size_t max_entries = CacheDirectory::kMaxKeys;

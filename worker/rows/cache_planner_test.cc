@@ -20,8 +20,6 @@
 namespace thermocline {
 namespace {
 
-using Mode = CachePlannerOptions::Mode;
-
 struct Trace {
   CachePlannerOptions options;
   uint32_t num_servers = 1;
@@ -48,10 +46,7 @@ class TraceMaker {
       // So few that a search for a victim passes all of them often enough to find one.
       group.capacity = large ? Draw(0, 500) : Draw(0, 20);
     }
-    trace.options.mode = Draw(0, 1) == 0 ? Mode::kOwned : Mode::kCopies;
-    // With more batches known, what kCopies loads is an estimate.
-    trace.options.window_steps = Draw(1, !large ? 8 : trace.options.mode == Mode::kOwned ? 40 : 28);
-    trace.options.copy_steps = Draw(0, 6);
+    trace.options.window_steps = Draw(1, large ? 40 : 8);
     trace.num_servers = Draw(1, 3);
     trace.first = Step(Draw(0, 1) == 0 ? 0 : Draw(1, 100));
     trace.most_ahead = Draw(0, 2);
@@ -126,7 +121,6 @@ class TraceRunner {
   // `threads`: the twin's.
   TraceRunner(const Trace& trace, ThreadPool* threads)
       : trace_(trace),
-        owned_(trace.options.mode == Mode::kOwned),
         cluster_(trace.num_servers),
         planner_(trace.options, cluster_, trace.tables, &one_thread_),
         twin_(trace.options, cluster_, trace.tables, threads),
@@ -165,9 +159,7 @@ class TraceRunner {
     }
     WriteBackHeld();
     for (const auto& [key, value] : newest_) {
-      if (owned_) {
-        EXPECT_EQ(ServerValue(key, step_), value);
-      }
+      EXPECT_EQ(ServerValue(key, step_), value);
     }
   }
 
@@ -201,10 +193,7 @@ class TraceRunner {
   }
   // Whether a row for the key pays.
   bool Wanted(const TableKey& key) const {
-    if (kept_.count(key.first) != 0) return true;
-    const int64_t next = NextUse(key);
-    if (owned_ || next < 0) return next >= 0;
-    return next - step_ <= std::min({trace_.options.window_steps, trace_.options.copy_steps, 31});
+    return kept_.count(key.first) != 0 || NextUse(key) >= 0;
   }
 
   static uint64_t Updated(uint64_t value, int64_t step) { return Mix64(value ^ Mix64(step)); }
@@ -237,7 +226,7 @@ class TraceRunner {
   void RunStep(const BatchPlan& batch, const CachePlan& plan) {
     counts_ = CacheCounts();
     const int64_t before_window = step_ - trace_.options.window_steps - 1;
-    last_push_ = owned_ && before_window >= trace_.first.value() ? before_window : -1;
+    last_push_ = before_window >= trace_.first.value() ? before_window : -1;
     ASSERT_LT(plan.pushed_through.value(), step_);
     for (size_t g = 0; g < slabs_.size(); ++g) RunGroup(g, batch, plan);
     EXPECT_EQ(plan.no_room_to_keep.table, -1);
@@ -286,7 +275,7 @@ class TraceRunner {
 
   void Evict(int32_t t, const CachedKeys& evicted, std::vector<SlabRow>* slab) {
     ExpectServerOrder(t, evicted);
-    EXPECT_TRUE((owned_ && kept_.count(t) == 0) || evicted.size() == 0);
+    EXPECT_TRUE(kept_.count(t) == 0 || evicted.size() == 0);
     for (int32_t i = 0; i < evicted.size(); ++i) {
       SlabRow& row = slab->at(evicted.rows[i]);
       const TableKey key(t, evicted.keys[i]);
@@ -300,7 +289,7 @@ class TraceRunner {
   }
 
   SlabRow Pull(const TableKey& key, Step through) {
-    if (owned_ && pushes_.count(key) != 0) {
+    if (pushes_.count(key) != 0) {
       // Of this step is the eviction of another key; none of a key pulled.
       last_push_ = std::max(last_push_, pushes_[key].back().step);
     }
@@ -314,19 +303,9 @@ class TraceRunner {
       const TableKey key(t, loaded.keys[i]);
       ASSERT_LT(loaded.rows[i], capacity);
       SlabRow& row = slab->at(loaded.rows[i]);
-      ASSERT_FALSE(owned_ && row.held);
-      const bool again = row.held && row.key == key;
-      if (again) {
-        EXPECT_GT(step_ - row.pulled, trace_.options.copy_steps);
-      } else {
-        EXPECT_TRUE(Wanted(key));
-        loaded_to_be_kept_ += kept_.count(t);
-        if (row.held) {
-          EXPECT_EQ(kept_.count(t), 0u) << "a kept row lost its place";
-          ExpectUnneeded(row.key);
-          ++counts_.evicted;
-        }
-      }
+      ASSERT_FALSE(row.held);
+      EXPECT_TRUE(Wanted(key));
+      loaded_to_be_kept_ += kept_.count(t);
       row = Pull(key, through);
       ++counts_.loaded;
     }
@@ -360,20 +339,15 @@ class TraceRunner {
       ASSERT_TRUE(row.held);
       ASSERT_EQ(row.key, key);
       counts_.hits += row.pulled < step_ ? 1 : 0;
-      if (owned_) {
-        ASSERT_EQ(row.value, newest_[key]) << "an update is missing";
-      } else {
-        ASSERT_LE(step_ - row.pulled, trace_.options.copy_steps) << "a copy is too old";
-      }
+      ASSERT_EQ(row.value, newest_[key]) << "an update is missing";
       newest_[key] = Updated(newest_[key], step_);
       row.value = Updated(row.value, step_);
-      if (plan.rows[u] >= capacity || !owned_) pushes_[key].push_back({step_, false, 0});
+      if (plan.rows[u] >= capacity) pushes_[key].push_back({step_, false, 0});
     }
   }
 
-  // As at a cut. In kCopies the servers have every gradient.
+  // As at a cut.
   void WriteBackHeld() {
-    if (!owned_) return;
     for (const std::vector<SlabRow>& slab : slabs_) {
       for (const SlabRow& row : slab) {
         if (row.held) pushes_[row.key].push_back({step_, true, row.value});
@@ -403,7 +377,6 @@ class TraceRunner {
   }
 
   const Trace& trace_;
-  const bool owned_;
   const ClusterMap cluster_;
   ThreadPool one_thread_{1};
   CachePlanner planner_;
@@ -426,7 +399,7 @@ class TraceRunner {
 TEST(CachePlannerTest, PlansCarriedOutLoseNoUpdate) {
   std::mt19937_64 random(TestSeed());
   ThreadPool one_thread(1), three_threads(3);
-  std::map<Mode, CacheCounts> totals;
+  CacheCounts total;
   int loaded_to_be_kept = 0;
   for (int i = 0; i < RandomRuns(6000); ++i) {
     const Trace trace = TraceMaker(&random).Make(/*large=*/i % 300 == 299);
@@ -435,18 +408,16 @@ TEST(CachePlannerTest, PlansCarriedOutLoseNoUpdate) {
     runner.Run(&random);
     if (HasFailure()) return;
     loaded_to_be_kept += static_cast<int>(runner.loaded_to_be_kept());
-    CacheCounts& total = totals[trace.options.mode];
     total.hits += runner.total().hits;
     total.loaded += runner.total().loaded;
     total.rejected_no_room += runner.total().rejected_no_room;
     total.evicted += runner.total().evicted;
   }
-  for (Mode mode : {Mode::kOwned, Mode::kCopies}) {  // Nothing above was idle.
-    EXPECT_GT(totals[mode].hits, RandomRuns(10000));
-    EXPECT_GT(totals[mode].loaded, RandomRuns(10000));
-    EXPECT_GT(totals[mode].rejected_no_room, RandomRuns(1000));
-    EXPECT_GT(totals[mode].evicted, RandomRuns(1000));
-  }
+  // Nothing above was idle.
+  EXPECT_GT(total.hits, RandomRuns(10000));
+  EXPECT_GT(total.loaded, RandomRuns(10000));
+  EXPECT_GT(total.rejected_no_room, RandomRuns(1000));
+  EXPECT_GT(total.evicted, RandomRuns(1000));
   EXPECT_GT(loaded_to_be_kept, RandomRuns(10000));
 }
 

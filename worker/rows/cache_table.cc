@@ -1,7 +1,6 @@
 #include "worker/rows/cache_table.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "common/base/check.h"
@@ -74,7 +73,6 @@ void CacheTable::Admit(int32_t step, absl::Span<const Key> keys, TableCachePlan*
   for (const int32_t number : to->entries) {
     CacheEntry& entry = directory_[number];
     entry.last_use = step;
-    entry.coming_uses |= UseBit(step);
     entry.uses += entry.uses < CacheRows::kMaxFrequency ? 1 : 0;
     needed.Add(entry.row, entry.row != kNoRow);
   }
@@ -83,50 +81,40 @@ void CacheTable::Admit(int32_t step, absl::Span<const Key> keys, TableCachePlan*
 
 // A branch on whether a key is in the cache, or is used later, would be mispredicted: there is
 // none.
-void CacheTable::FindMisses(const CacheTableStep& at, const KeyShares& keys, TableCachePlan* to) {
+void CacheTable::FindMisses(int32_t step, const KeyShares& keys, TableCachePlan* to) {
   const int32_t n = keys.size();
   CHECK_EQ(to->entries.size(), keys.keys.size());
-  const int32_t oldest_copy = at.owned ? std::numeric_limits<int32_t>::max() : at.copy_steps;
-  const uint32_t use = UseBit(at.step);
   to->rows.resize(n);
   int32_t* const rows = to->rows.data();
   const int32_t* const entries = to->entries.data();
   Filter<int32_t> misses(n, &misses_), released(n, &released_);
   for (int32_t u = 0; u < n; ++u) {
     directory_.Prefetch(entries[std::min(u + kEntriesAhead, n - 1)]);
-    CacheEntry& entry = directory_[entries[u]];
-    entry.coming_uses &= ~use;
+    const CacheEntry& entry = directory_[entries[u]];
     const int32_t row = entry.row;
     const int is_cached = row != kNoRow;
-    const int is_fresh = at.step - entry.step <= oldest_copy;
-    const int is_used_later = entry.last_use > at.step;
+    const int is_used_later = entry.last_use > step;
     rows[u] = row;
-    misses.Add(u, 1 - (is_cached & is_fresh));
+    misses.Add(u, 1 - is_cached);
     released.Add(row, is_cached & (1 - is_used_later));
   }
   misses.End();
   released.End();
   victims_.clear();
-  FindWanted(at, *to);
+  FindWanted(step, *to);
 }
 
-void CacheTable::FindWanted(const CacheTableStep& at, const TableCachePlan& to) {
-  num_old_copies_ = 0;
+void CacheTable::FindWanted(int32_t step, const TableCachePlan& to) {
   last_push_ = -1;
   Filter<Wanted> wanted(misses_.size(), &wanted_);
   Filter<int32_t> dropped(misses_.size(), &dropped_);
   for (const int32_t u : misses_) {
     CacheEntry& entry = directory_[to.entries[u]];
-    const int is_absent = entry.row == kNoRow;
-    const int is_used_later = entry.last_use > at.step;
-    const int is_worthwhile =
-        static_cast<int>(keeps_rows_) |
-        (at.owned ? is_used_later : (entry.coming_uses & at.worthwhile_uses) != 0);
-    num_old_copies_ += 1 - is_absent;
+    const int is_used_later = entry.last_use > step;
     last_push_ = std::max(last_push_, entry.step);
-    wanted.Add({u, to.entries[u], entry.uses}, is_absent & is_worthwhile);
-    dropped.Add(to.entries[u], is_absent & (1 - is_used_later) & (1 - keeps_rows_));
-    entry.step = at.step;
+    wanted.Add({u, to.entries[u], entry.uses}, is_used_later | static_cast<int>(keeps_rows_));
+    dropped.Add(to.entries[u], (1 - is_used_later) & (1 - keeps_rows_));
+    entry.step = step;
   }
   wanted.End();
   dropped.End();
@@ -135,11 +123,10 @@ void CacheTable::FindWanted(const CacheTableStep& at, const TableCachePlan& to) 
 
 int32_t CacheTable::num_bypassed() const {
   const auto given = given_.size() - std::count(given_.begin(), given_.end(), kNoRow);
-  return static_cast<int32_t>(misses_.size() - given) - num_old_copies_;
+  return static_cast<int32_t>(misses_.size() - given);
 }
 
-void CacheTable::Fill(const CacheTableStep& at, const KeyShares& keys, int32_t first_staged,
-                      TableCachePlan* to) {
+void CacheTable::Fill(const KeyShares& keys, int32_t first_staged, TableCachePlan* to) {
   for (size_t i = 0; i < wanted_.size(); ++i) {
     if (given_[i] == kNoRow) continue;
     directory_[wanted_[i].entry].row = given_[i];
@@ -169,15 +156,15 @@ void CacheTable::Fill(const CacheTableStep& at, const KeyShares& keys, int32_t f
   loaded.End();
   bypassed.End();
   to->bypassed_positions.resize(bypassed.size());
-  ListEvicted(at.owned, &to->evicted);
+  ListEvicted(&to->evicted);
   for (const Victim& victim : victims_) dropped_.push_back(victim.entry);
   directory_.Remove(dropped_);
 }
 
 // By server; the keys of one server in the order in which they lost their rows.
-void CacheTable::ListEvicted(bool owned, CachedKeys* evicted) {
+void CacheTable::ListEvicted(CachedKeys* evicted) {
   const uint32_t num_servers = cluster_map_.num_servers();
-  const size_t n = owned ? victims_.size() : 0;
+  const size_t n = victims_.size();
   std::vector<int32_t>& begin = evicted->server_begin;
   begin.assign(num_servers + 1, 0);
   servers_.resize(n);

@@ -16,14 +16,6 @@
 
 namespace thermocline {
 
-// The settings of a step, the same for all tables.
-struct CacheTableStep {
-  int32_t step = 0;
-  bool owned = true;             // CachePlannerOptions::Mode::kOwned
-  int32_t copy_steps = 0;        // else: a copy pulled so many steps ago may be read
-  uint32_t worthwhile_uses = 0;  // and bits of the steps that may read what this one loads
-};
-
 // A step is planned by FindMisses, GiveRow for the misses that want one and Lose for the victims,
 // then Fill.
 //
@@ -37,8 +29,8 @@ class CacheTable {
   void Admit(int32_t step, absl::Span<const Key> keys, TableCachePlan* to);
   absl::Span<const int32_t> needed() const { return needed_; }
 
-  // Finds the keys that aren't in the cache, or whose copies have grown too old.
-  void FindMisses(const CacheTableStep& at, const KeyShares& keys, TableCachePlan* to);
+  // Finds the keys that aren't in the cache.
+  void FindMisses(int32_t step, const KeyShares& keys, TableCachePlan* to);
   // The misses that are worth loading, in staging order.
   int32_t num_wanted() const { return static_cast<int32_t>(wanted_.size()); }
   struct Wanted {
@@ -50,16 +42,15 @@ class CacheTable {
   void GiveRow(int32_t i, int32_t row) { given_[i] = row; }  // kNoRow at first
   // The key of the entry loses its row to another key, maybe of another table.
   void Lose(int32_t entry, int32_t row) { victims_.push_back({entry, row}); }
-  // Of the misses, once rows are given.
+  // How many misses find no row, once rows are given.
   int32_t num_bypassed() const;
   // Rows of keys with no later use in the window, for CacheRows::Release.
   absl::Span<const int32_t> released() const { return released_; }
-  // The last push of any key that this step pulls and the directory knows; -1: none. kOwned only.
+  // The last push of any key that this step pulls and the directory knows; -1: none.
   int32_t last_push() const { return last_push_; }
 
   // The plan, with `first_staged` as the first row of staging; forgets entries without further use.
-  void Fill(const CacheTableStep& at, const KeyShares& keys, int32_t first_staged,
-            TableCachePlan* to);
+  void Fill(const KeyShares& keys, int32_t first_staged, TableCachePlan* to);
 
   const CacheDirectory& directory() const { return directory_; }
 
@@ -69,23 +60,22 @@ class CacheTable {
     int32_t row;
   };
 
-  void FindWanted(const CacheTableStep& at, const TableCachePlan& to);
-  void ListEvicted(bool owned, CachedKeys* evicted);
+  void FindWanted(int32_t step, const TableCachePlan& to);
+  void ListEvicted(CachedKeys* evicted);
 
   const uint64_t salt_;
   const bool keeps_rows_;
   const ClusterMap cluster_map_;
   CacheDirectory directory_;
 
-  // Of the step at hand.
+  // What is known of the step at hand.
   UninitializedVector<int32_t> needed_;
-  UninitializedVector<int32_t> misses_;  // u of each, old copies among them
+  UninitializedVector<int32_t> misses_;  // u of each
   UninitializedVector<int32_t> released_;
   UninitializedVector<Wanted> wanted_;
   UninitializedVector<int32_t> given_;  // a row for each of wanted_
   std::vector<Victim> victims_;
   UninitializedVector<int32_t> dropped_;  // entries of keys with no row and no later use
-  int32_t num_old_copies_ = 0;
   int32_t last_push_ = -1;
 
   // For ListEvicted.

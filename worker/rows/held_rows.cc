@@ -12,12 +12,11 @@ constexpr size_t kHeldRowsAhead = 16;
 
 }  // namespace
 
-void HeldRows::Hold(int32_t row, int32_t table, Key key, Step complete_through) {
+void HeldRows::Hold(int32_t row, int32_t table, Key key) {
   Held& held = rows_[row];
   CHECK_EQ(held.unwritten_lookups, 0u);
   held.table = table;
   held.key = key;
-  held.complete_through = complete_through;
 }
 
 uint32_t HeldRows::TakeUnwritten(int32_t row) {

@@ -19,13 +19,11 @@ class HeldRows {
 
   int32_t table(int32_t row) const { return rows_[row].table; }
   Key key(int32_t row) const { return rows_[row].key; }
-  // Of a copy: every worker's pushes up to here are in it.
-  Step complete_through(int32_t row) const { return rows_[row].complete_through; }
   int32_t num_unwritten() const { return num_unwritten_; }
 
   // The row becomes that of `key`, as the servers have it.
   // REQUIRES: what it was before is not unwritten.
-  void Hold(int32_t row, int32_t table, Key key, Step complete_through);
+  void Hold(int32_t row, int32_t table, Key key);
 
   // Counts an update that stands for so many lookups, one or more. The sum saturates, as the
   // servers' counts do.
@@ -46,11 +44,10 @@ class HeldRows {
   Unwritten TakeOldest();
 
  private:
-  struct Held {
+  struct alignas(32) Held {  // Half a cache line, so that a row costs one.
     int32_t table = -1;
     uint32_t unwritten_lookups = 0;
     Key key = 0;
-    Step complete_through = kNoStep;
     bool is_queued = false;
     bool is_used_again = false;  // since it was queued
   };

@@ -13,51 +13,6 @@ namespace {
 // Buckets are prefetched so many keys ahead.
 constexpr size_t kHotKeysAhead = 16;
 
-class HotStage : public CacheStage {
- public:
-  HotStage(const HotRows* rows, ThreadPool* threads) : rows_(rows), threads_(threads) {}
-
-  absl::StatusOr<bool> Admit(absl::StatusOr<bool> has_step, StepContext*) override {
-    return has_step;
-  }
-
-  absl::Status Plan(StepContext* context) override {
-    CachePlan& plan = context->cache_plan;
-    const auto num_tables = static_cast<int64_t>(context->plan.tables.size());
-    plan.tables.resize(num_tables);
-    plan.pushed_through = kNoStep;
-    std::vector<absl::Status> statuses(num_tables);
-    threads_->ParallelFor(num_tables, [&](int64_t t, int) { statuses[t] = PlanTable(t, context); });
-    plan.counts = CacheCounts();
-    for (int64_t t = 0; t < num_tables; ++t) {
-      RETURN_IF_ERROR(statuses[t]);
-      plan.counts.hits += context->plan.tables[t].num_unique();
-    }
-    plan.counts.rows_held = rows_->layout().capacity_rows();
-    threads_->ParallelFor(context->plan.features.size(), [&](int64_t f, int) {
-      FeaturePlan& feature = context->plan.features[f];
-      const int32_t* const rows = plan.tables[feature.table].rows.data();
-      for (int32_t& index : feature.row_indices) index = rows[index];
-    });
-    return absl::OkStatus();
-  }
-
- private:
-  absl::Status PlanTable(size_t t, StepContext* context) const {
-    const UninitializedVector<Key>& keys = context->plan.tables[t].keys;
-    UninitializedVector<int32_t>& rows = context->cache_plan.tables[t].rows;
-    rows.resize(keys.size());
-    if (rows_->FindAll(t, keys, absl::MakeSpan(rows)) == keys.size()) return absl::OkStatus();
-    const auto cold = std::find(rows.begin(), rows.end(), kNoRow) - rows.begin();
-    return absl::DataLossError(absl::StrCat(
-        "step ", context->step().value(), ": table '", rows_->tables()[t].name, "', key ",
-        keys[cold], " is in a hot batch, but it is not among the hot rows that go with it"));
-  }
-
-  const HotRows* const rows_;
-  ThreadPool* const threads_;
-};
-
 }  // namespace
 
 HotRows::HotRows(const JobTables& tables, const HotSet& hot_set)
@@ -70,7 +25,7 @@ absl::StatusOr<std::unique_ptr<HotRows>> HotRows::Make(const JobTables& tables,
                                                        const std::string& field) {
   std::unique_ptr<HotRows> rows(new HotRows(tables, hot_set));
   rows->layout_.budget_bytes = budget_bytes;
-  rows->layout_.groups = GroupTables(tables, /*with_state=*/true);
+  rows->layout_.groups = GroupTables(tables);
   for (CacheGroupLayout& group : rows->layout_.groups) {
     int64_t num_rows = 0;
     for (const int32_t t : group.tables) {
@@ -169,10 +124,6 @@ absl::Status HotRows::CheckWriteBack(const ClusterMap& servers, uint64_t room_by
                    " bytes when they are written back, and up to ", dense_bytes,
                    " of dense parameters; cluster.max_pending_size is ", room_bytes,
                    ". Raise it, use more servers, or give hot rows a smaller budget"));
-}
-
-std::unique_ptr<CacheStage> MakeHotStage(const HotRows* rows, ThreadPool* threads) {
-  return std::make_unique<HotStage>(rows, threads);
 }
 
 }  // namespace thermocline

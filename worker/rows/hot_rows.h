@@ -15,12 +15,10 @@
 #include "absl/types/span.h"
 #include "common/base/hash.h"
 #include "common/base/ids.h"
-#include "common/base/thread_pool.h"
+#include "common/job/cache_layout.h"
 #include "common/job/resolved_job.h"
 #include "worker/plan/hot_set.h"
 #include "worker/rows/cache_plan.h"
-#include "worker/rows/cache_stage.h"
-#include "worker/rows/device_slab.h"
 
 namespace thermocline {
 
@@ -73,11 +71,6 @@ class HotRows {
   CacheLayout layout_;
   std::vector<Place> places_;  // [tables]
 };
-
-// A cache stage whose steps read hot rows only: every key is a hit, and nothing enters or leaves.
-// `rows` and `threads` outlive it. Errors of Plan: kDataLoss (a key is not hot: names step, table
-// and key).
-std::unique_ptr<CacheStage> MakeHotStage(const HotRows* rows, ThreadPool* threads);
 
 }  // namespace thermocline
 

@@ -8,6 +8,7 @@
 #include "common/base/hash.h"
 #include "common/base/thread_pool.h"
 #include "gtest/gtest.h"
+#include "worker/rows/row_planner.h"
 #include "worker/rows/step_context.h"
 
 namespace thermocline {
@@ -95,11 +96,16 @@ TEST_F(HotRowsTest, AWriteBackMustFitIntoEveryServersRoom) {
   EXPECT_TRUE((*rows)->CheckWriteBack(ClusterMap(5), all_bytes, 10, "fae.budget").ok());
 }
 
-class HotStageTest : public HotRowsTest {
+class HotPlannerTest : public HotRowsTest {
  protected:
   absl::Status Plan(const std::vector<std::vector<Key>>& keys_of_tables) {
     rows_ = *Make(1000);
-    stage_ = MakeHotStage(rows_.get(), &threads_);
+    RowSourceOptions options;
+    options.held = HeldSet::kHot;
+    options.tables = tables_.sparse;
+    options.fixed_rows = rows_.get();
+    options.layout = rows_->layout();
+    planner_ = MakeRowPlanner(options, /*exchange=*/nullptr, &threads_);
     context_.batch = std::make_unique<Batch>();
     context_.batch->step = Step(12);
     BatchPlanner planner({TableId(0), TableId(1), TableId(2)}, {0, 1, 2}, ClusterMap(1));
@@ -110,30 +116,34 @@ class HotStageTest : public HotRowsTest {
     }
     context_.batch->size = 1;
     planner.Plan(*context_.batch, &context_.plan);
-    EXPECT_TRUE(*stage_->Admit(true, &context_));
-    EXPECT_FALSE(*stage_->Admit(false, nullptr));
-    return stage_->Plan(&context_);
+    StepTasks tasks;
+    bool goes_on = false;
+    EXPECT_TRUE(planner_->Admit(true, &context_, &tasks, &goes_on).ok());
+    EXPECT_TRUE(goes_on);
+    EXPECT_TRUE(planner_->Admit(false, nullptr, &tasks, &goes_on).ok());
+    EXPECT_FALSE(goes_on);
+    return planner_->Plan(&context_, &tasks);
   }
 
   ThreadPool threads_{2};
   std::unique_ptr<HotRows> rows_;
-  std::unique_ptr<CacheStage> stage_;
+  std::unique_ptr<RowPlanner> planner_;
   StepContext context_;
 };
 
-TEST_F(HotStageTest, MapsLookupsToRowsOfTheSlab) {
+TEST_F(HotPlannerTest, MapsLookupsToRowsOfTheSlab) {
   ASSERT_TRUE(Plan({{900, 2, 900}, {}, {2}}).ok());
   const std::vector<FeaturePlan>& features = context_.plan.features;
   EXPECT_EQ(features[0].row_indices, UninitializedVector<int32_t>({2, 0, 2}));
   EXPECT_EQ(features[2].row_indices, UninitializedVector<int32_t>({4}));
-  const CachePlan& plan = context_.cache_plan;
+  const CachePlan& plan = context_.row_plan.cache;
   EXPECT_EQ(plan.tables[0].rows.size(), 2u);
   EXPECT_EQ(plan.counts.hits, 3);
   EXPECT_EQ(plan.counts.loaded + plan.counts.bypassed + plan.counts.evicted, 0);
   EXPECT_EQ(plan.counts.rows_held, 6);
 }
 
-TEST_F(HotStageTest, AKeyThatIsNotHotIsAnError) {
+TEST_F(HotPlannerTest, AKeyThatIsNotHotIsAnError) {
   EXPECT_EQ(Plan({{2}, {7}, {1, 5}}),
             absl::DataLossError("step 12: table 'c', key 5 is in a hot batch, but it is not among "
                                 "the hot rows that go with it"));

@@ -1,11 +1,10 @@
-// One step on its way through a worker: batch, plan, rows, gradients, and the memory in which they
-// travel between host and device. All parts of the step share it; each part's own state is private
-// to it (PrivateStepState). A few contexts are reused, so that their memory is allocated once.
+// One step on its way through a worker: batch, plans, rows, gradients, the memory in which they
+// travel between host and device, and the pulls and the push that rows and dense parameters share.
+// A few contexts are reused, so that their memory is allocated once.
 #ifndef THERMOCLINE_WORKER_ROWS_STEP_CONTEXT_H_
 #define THERMOCLINE_WORKER_ROWS_STEP_CONTEXT_H_
 
 #include <algorithm>
-#include <any>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,14 +12,15 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/base/check.h"
 #include "common/base/ids.h"
+#include "common/base/uninitialized_vector.h"
 #include "kernels/device.h"
 #include "kernels/trace_range.h"
 #include "kernels/transfer.h"
 #include "worker/data/batch.h"
 #include "worker/plan/batch_plan.h"
-#include "worker/rows/cache_plan.h"
+#include "worker/rows/step_plan.h"
+#include "worker/rows/step_pulls.h"
 
 namespace thermocline {
 
@@ -73,37 +73,64 @@ struct StepBehind {
   uint32_t ends_pass = 0;  // The pass that the step before it ends, from 1; 0: none.
 };
 
-// The state of one part of the worker in a step, of a type that only that part knows.
-class PrivateStepState {
- public:
-  // Made by the first call; stays when the context is reused. REQUIRES: one type for a context's
-  // life.
-  template <typename State>
-  State& Get() {
-    if (!state_.has_value()) state_ = std::make_shared<State>();
-    const auto* state = std::any_cast<std::shared_ptr<State>>(&state_);
-    CHECK(state != nullptr);
-    return **state;
-  }
+// Rows of a table that are newer than the servers', on their way to them.
+struct WrittenRows {
+  CachedKeys keys;
+  DownloadArena::Array<float> rows;  // [keys, row_floats]
+};
 
- private:
-  std::any state_;
+// The rows and gradients of a table between host and device, as its step's plan says.
+struct TableTransfers {
+  UploadArena::Array<float> staged;  // [pulled, then asked; dim]
+  // The gradients that leave the device: [pulled, dim] with kLocal, else [num_unique, dim].
+  DownloadArena::Array<float> gradients;
+  DeviceSpan<const int32_t> held;              // kLocal: [num_unique] rows of the slab
+  DeviceSpan<const int32_t> pulled_positions;  // kLocal: the plan's
+
+  // What changes in the slab.
+  UploadArena::Array<float> loaded;  // [loaded, row_floats]
+  WrittenRows evicted;               // as they were before the step
+  WrittenRows written_ahead;         // as they are after the step
+
+  // kOwner, as the owner; [requested]:
+  DeviceSpan<const int32_t> requested_rows;  // of the slab
+  DownloadArena::Array<float> read;          // [requested, dim]
+  UploadArena::Array<float> merged;          // [requested, dim] gradients
+};
+
+class WriteBack;
+
+// What a step brings the servers. Parts add waves, whose values they release later.
+struct StepPush {
+  PushWork work;
+  std::shared_ptr<WriteBack> write_back;  // Null: the push is none that writes back, or over.
+  // What is kept until the push is acknowledged, beside the context.
+  std::vector<std::shared_ptr<void>> kept;
+};
+
+// The dense parameters of a step on the host.
+struct DenseTransfers {
+  UninitializedVector<float> pulled;  // [blocks, 256] weights
+  UninitializedVector<float> pushed;  // [blocks, 256] gradients, or [blocks, row_floats] rows
+  bool pushes = false;
 };
 
 struct StepContext {
   std::unique_ptr<Batch> batch;
   BatchPlan plan;
-  StepBehind behind;     // Known once the pipeline hands the step out.
-  CachePlan cache_plan;  // Where the pipeline plans a cache.
-  bool has_cache_plan = false;
+  StepPlan row_plan;
+  StepBehind behind;  // Known once the pipeline hands the step out.
 
-  // Once the embedding source has the rows.
+  StepPulls pulls;
+  StepPush push;
+
+  // Once the rows are here.
   std::vector<TableOperands> tables;
   Step complete_through;  // Every worker's pushes up to here are in the rows.
 
-  // Of the trainer, before the step's update; and before its push.
+  // The trainer sets these before the step's update, and before its push.
   float learning_rate = 0;
-  int64_t steps_before = 0;  // That the optimizers had made before step 0.
+  int64_t steps_before = 0;  // Steps that the optimizers had made before step 0.
   bool writes_back = false;  // The servers have the whole model after the step.
 
   // Once the step has begun.
@@ -112,8 +139,11 @@ struct StepContext {
   DeviceSpan<const float> labels;   // [batch] device
   DeviceSpan<const float> weights;  // [batch] device; none where the job has none
 
-  // The cache stage's, the embedding source's, the dense parameters'.
-  PrivateStepState of_cache, of_source, of_dense;
+  std::vector<TableTransfers> table_transfers;
+  // The owner's part of the step has memory of its own, since it is sent and awaited earlier; it is
+  // kept until the push is acknowledged. Null: as `transfers`.
+  StepTransfers* owner_transfers = nullptr;
+  DenseTransfers dense_transfers;
 
   Step step() const { return batch->step; }
   Step optimizer_step() const { return step() + steps_before; }

@@ -17,13 +17,13 @@ StepPipeline::StepPipeline(std::unique_ptr<BatchReader> reader, const BatchPlann
       window_steps_(std::max(1, options.window_steps)),
       threads_(options.threads),
       planners_(threads_->num_threads(), planner),
-      cache_(std::move(options.cache)),
+      row_planner_(options.planner != nullptr ? std::move(options.planner) : MakePullPlanner()),
+      exchange_(options.exchange),
       times_(options.times != nullptr ? options.times : &own_times_) {
   CHECK_GE(options.depth, 1);
   const size_t contexts = options.depth + window_steps_;
   while (ring_.size() < contexts) {
     ring_.push_back(std::make_unique<StepContext>());
-    ring_.back()->has_cache_plan = cache_ != nullptr;
     idle_.push_back(ring_.back().get());
   }
   thread_ = MakeThread([this] { Run(); });
@@ -31,7 +31,7 @@ StepPipeline::StepPipeline(std::unique_ptr<BatchReader> reader, const BatchPlann
 
 StepPipeline::~StepPipeline() {
   reader_->Cancel();
-  if (cache_ != nullptr) cache_->Cancel();
+  row_planner_->Cancel();
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
@@ -120,19 +120,24 @@ void StepPipeline::Run() {
 
 // False: there are no more steps.
 absl::StatusOr<bool> StepPipeline::Admit(StepContext* context) {
-  absl::StatusOr<bool> filled = Fill(context);
-  if (cache_ == nullptr) return filled;
+  const absl::StatusOr<bool> filled = Fill(context);
   const StageRange stage("plan cache", &times_->cache);
-  return cache_->Admit(std::move(filled), context);
+  StepTasks tasks;
+  bool goes_on = false;
+  RETURN_IF_ERROR(row_planner_->Admit(filled, context, &tasks, &goes_on));
+  RETURN_IF_ERROR(RunAll(&tasks, exchange_));
+  return goes_on;
 }
 
 // behind_all: what comes behind the last step, where none stays.
 absl::Status StepPipeline::PassOnWindow(size_t steps_that_stay, StepBehind::Kind behind_all) {
   while (window_.size() > steps_that_stay) {
     StepContext* const context = window_.front();
-    if (cache_ != nullptr) {
+    {
       const StageRange stage("plan cache", &times_->cache);
-      RETURN_IF_ERROR(cache_->Plan(context));
+      StepTasks tasks;
+      RETURN_IF_ERROR(row_planner_->Plan(context, &tasks));
+      RETURN_IF_ERROR(RunAll(&tasks, exchange_));
     }
     window_.pop_front();
     context->behind = {behind_all, 0};

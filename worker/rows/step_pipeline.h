@@ -1,7 +1,7 @@
-// Reads and plans batches ahead of the compute, in a thread of its own. Where rows are cached, the
-// cache's plan of a step is made once the batches of its window are there, and the row indices of
-// the features are rows of the cache's slabs. A step is handed out when it is known what comes
-// behind it (StepContext::behind), so at least one more stays here.
+// Reads and plans batches ahead of the compute, in a thread of its own. Where rows are held, the
+// plan of a step's rows is made once the batches of its window are there, and the row indices of
+// the features are those of what the source gives the step (row_planner.h). A step is handed out
+// when it is known what comes behind it (StepContext::behind), so at least one more stays here.
 //
 // A context is reused when its last holder releases it, on any thread; contexts, transfers and the
 // thread also outlast a reader, where another one follows it (Restart).
@@ -21,7 +21,7 @@
 #include "common/base/timing.h"
 #include "worker/data/batch_reader.h"
 #include "worker/plan/batch_plan.h"
-#include "worker/rows/cache_stage.h"
+#include "worker/rows/row_planner.h"
 #include "worker/rows/step_context.h"
 
 namespace thermocline {
@@ -30,19 +30,20 @@ namespace thermocline {
 struct PipelineTimes {
   StageTimer read;  // waiting for the reader
   StageTimer plan;
-  StageTimer cache;  // planning the cache
+  StageTimer cache;  // planning which rows are held
 };
 
 struct StepPipelineOptions {
   Device* device = nullptr;  // outlives the contexts; used in Next()
   // Plan the tables of a batch in parallel. Outlive the pipeline. Used by its thread only, until
-  // Next() has ended, and maybe by its cache stage.
+  // Next() has ended, and maybe by its planner.
   ThreadPool* threads = nullptr;
   int depth = 1;  // contexts in the ring, at least one more than are held at a time
-  // Where rows are cached. The cache's window is `window_steps` more contexts; without one there is
-  // one more.
-  std::unique_ptr<CacheStage> cache;
+  // Null: every step pulls its rows. Its window is `window_steps` more contexts; without one there
+  // is one more.
+  std::unique_ptr<RowPlanner> planner;
   int window_steps = 0;
+  Exchange* exchange = nullptr;    // The planner's; outlives the pipeline. Null: it has none.
   PipelineTimes* times = nullptr;  // Outlives the pipeline; null: it is not wanted.
 };
 
@@ -60,8 +61,8 @@ class StepPipeline {
   // returned null; no context is held.
   void Restart(std::unique_ptr<BatchReader> reader);
 
-  // The next planned step, begun, or null after the last. Errors: the reader's and the cache
-  // stage's, in their place.
+  // The next planned step, begun, or null after the last. Errors: the reader's and the
+  // planner's, in their place.
   absl::StatusOr<std::shared_ptr<StepContext>> Next();
   // Whether Next() returns at once.
   bool NextIsReady() const;
@@ -85,9 +86,10 @@ class StepPipeline {
 
   // Used only by the thread and its helpers.
   ThreadPool* const threads_;
-  std::vector<BatchPlanner> planners_;       // one for each thread
-  const std::unique_ptr<CacheStage> cache_;  // null: rows aren't cached
-  std::deque<StepContext*> window_;          // admitted, not planned
+  std::vector<BatchPlanner> planners_;  // one for each thread
+  const std::unique_ptr<RowPlanner> row_planner_;
+  Exchange* const exchange_;
+  std::deque<StepContext*> window_;  // admitted, not planned
   PipelineTimes own_times_;
   PipelineTimes* const times_;
 

@@ -123,7 +123,8 @@ TEST(StepPipelineTest, SeveralThreadsPlanTheSame) {
   ThreadPool three_threads(3);
   std::vector<std::unique_ptr<StepPipeline>> pipelines;
   for (ThreadPool* threads : {OneThread(), &three_threads}) {
-    CachedSourceOptions cache;
+    RowSourceOptions cache;
+    cache.held = HeldSet::kCache;
     cache.num_servers = 2;
     cache.window_steps = 3;
     for (uint32_t t = 0; t < 4; ++t) cache.tables.emplace_back().id = TableId(t);
@@ -135,7 +136,7 @@ TEST(StepPipelineTest, SeveralThreadsPlanTheSame) {
     StepPipelineOptions options;
     options.threads = threads;
     options.window_steps = cache.window_steps;
-    options.cache = MakeCacheStage(cache, /*exchange=*/nullptr, threads);
+    options.planner = MakeRowPlanner(cache, /*exchange=*/nullptr, threads);
     pipelines.push_back(MakePipeline(/*rows=*/400, /*depth=*/4, -1, std::move(options)));
   }
   for (int step = 0; step < 40; ++step) {
@@ -148,8 +149,10 @@ TEST(StepPipelineTest, SeveralThreadsPlanTheSame) {
     for (size_t t = 0; t < one->plan.tables.size(); ++t) {
       EXPECT_EQ(one->plan.tables[t].keys, other->plan.tables[t].keys);
       EXPECT_EQ(one->plan.tables[t].segment_bags, other->plan.tables[t].segment_bags);
-      EXPECT_EQ(one->cache_plan.tables[t].loaded.keys, other->cache_plan.tables[t].loaded.keys);
-      EXPECT_EQ(one->cache_plan.tables[t].bypassed.rows, other->cache_plan.tables[t].bypassed.rows);
+      EXPECT_EQ(one->row_plan.cache.tables[t].loaded.keys,
+                other->row_plan.cache.tables[t].loaded.keys);
+      EXPECT_EQ(one->row_plan.cache.tables[t].bypassed.rows,
+                other->row_plan.cache.tables[t].bypassed.rows);
     }
   }
 }

@@ -59,8 +59,7 @@ struct PullWork {
   Step step;
   Step after_step = kNoStep;  // The last push of this worker that must be in the rows.
   bool with_state = false;    // Rows are [n, row_floats]: weights, then the optimizer state.
-  // [num_servers]: distinct keys of that server. A server without keys is not asked.
-  std::vector<std::vector<PullSlice>> slices;
+  PullsByServer slices;       // Distinct keys of each server. A server without keys is not asked.
 };
 
 // One worker's push for a step, to all servers. A wave is a part of it whose values are ready at
@@ -69,8 +68,7 @@ struct PullWork {
 struct PushWork {
   Step step;
   float learning_rate = 0;
-  // [waves][num_servers]: keys of that server, distinct per table over all waves.
-  std::vector<std::vector<std::vector<wire::PushSlice>>> waves;
+  std::vector<PushesByServer> waves;  // Keys are distinct per table over all waves.
   // [waves], or empty. The values of a lent wave are valid only from its release until
   // `on_returned(wave)` runs, when every server has its chunks. If a restarted server has lost
   // chunks, `on_wanted(wave)` runs, and the caller has to release the wave again, with the same

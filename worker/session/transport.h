@@ -24,6 +24,10 @@ struct PullSlice {
   absl::Span<float> rows;  // [n, dim] or [n, row_floats]; written before `done` runs with kReady.
 };
 
+// What is asked of each server, and what is brought to each. [num_servers]
+using PullsByServer = std::vector<std::vector<PullSlice>>;
+using PushesByServer = std::vector<std::vector<wire::PushSlice>>;
+
 struct PullCall {
   wire::Header header;
   wire::PullKind kind = wire::PullKind::kTrain;

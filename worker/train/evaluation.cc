@@ -35,14 +35,20 @@ void Truncate(size_t samples, ScoredSamples* scored) {
   shorten(&scored->groups);
 }
 
+void Fetch(const EvaluationParts& parts, Step step, const std::shared_ptr<StepContext>& context) {
+  parts.source->AddReads(step, context.get());
+  context->pulls.Start(parts.session, step - 1, context);
+}
+
 absl::StatusOr<EvaluationResult> Score(const EvaluationParts& parts, Step step,
                                        const std::function<void(int64_t samples)>& on_scored) {
   ScoredSamples scored;
   std::vector<float> logits;
   ASSIGN_OR_RETURN(std::shared_ptr<StepContext> context, parts.held_out->Next());
   if (context == nullptr) return EvaluationResult{};
-  parts.source->FetchForEvaluation(context, step);
-  if (parts.dense != nullptr) RETURN_IF_ERROR(parts.dense->Load(step, /*with_state=*/false));
+  Fetch(parts, step, context);
+  StepTasks tasks;  // No task waits for other ranks.
+  if (parts.dense != nullptr) parts.dense->Load(step, /*with_state=*/false, &tasks);
   while (context != nullptr) {
     // The next batch's rows travel while this one is scored.
     std::shared_ptr<StepContext> next;
@@ -52,8 +58,9 @@ absl::StatusOr<EvaluationResult> Score(const EvaluationParts& parts, Step step,
     if (!are_enough) {
       ASSIGN_OR_RETURN(next, parts.held_out->Next());
     }
-    if (next != nullptr) parts.source->FetchForEvaluation(next, step);
-    RETURN_IF_ERROR(parts.source->Await(context.get()));
+    if (next != nullptr) Fetch(parts, step, next);
+    parts.source->Receive(context.get(), &tasks);
+    RETURN_IF_ERROR(RunAll(&tasks, /*exchange=*/nullptr));
     parts.model->Forward(context.get());
     RETURN_IF_ERROR(parts.model->CopyLogits(&logits));
     RETURN_IF_ERROR(CheckFinite(logits, scored.logits.size()));

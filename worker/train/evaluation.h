@@ -10,7 +10,7 @@
 #include "common/base/ids.h"
 #include "common/math/metrics.h"
 #include "worker/dense/dense_parameters.h"
-#include "worker/rows/embedding_source.h"
+#include "worker/rows/row_source.h"
 #include "worker/rows/step_pipeline.h"
 #include "worker/session/ps_session.h"
 #include "worker/train/model_step.h"
@@ -25,7 +25,7 @@ void AddMetrics(const EvaluationResult& result, nlohmann::json* json);
 // What an evaluation is made with.
 struct EvaluationParts {
   StepPipeline* held_out = nullptr;
-  EmbeddingSource* source = nullptr;
+  RowSource* source = nullptr;
   DenseParameters* dense = nullptr;  // null: the model's own are those to score with
   ModelStep* model = nullptr;
   PsSession* session = nullptr;  // the source's

@@ -34,7 +34,7 @@ WorkerWait ToProto(const SessionWait& wait) {
   return proto;
 }
 
-CacheStats ToProto(const OwnedRows& rows) {
+CacheStats ToProto(const RowSlabs& rows) {
   const CacheCounts counts = rows.counts();
   CacheStats cache;
   cache.set_budget_bytes(rows.options().layout.budget_bytes);
@@ -49,7 +49,7 @@ CacheStats ToProto(const OwnedRows& rows) {
   cache.set_evicted(counts.evicted);
   cache.set_written_ahead(counts.written_ahead);
   cache.set_window_steps(rows.options().window_steps);
-  cache.set_prefetch_steps(DistancesOf(rows.options()).prefetch_steps);
+  cache.set_prefetch_steps(rows.options().prefetch_steps);
   return cache;
 }
 
@@ -170,7 +170,7 @@ void WorkerProgress::AddWindow(double seconds, nlohmann::json* line) {
       {"written_ahead_per_step",
        share(static_cast<double>(to.written_ahead - from.written_ahead), steps)},
       {"window_steps", watched_.cache->options().window_steps},
-      {"prefetch_steps", DistancesOf(watched_.cache->options()).prefetch_steps}};
+      {"prefetch_steps", watched_.cache->options().prefetch_steps}};
 }
 
 void WorkerProgress::OnStretch(bool is_hot, double rate, int64_t hot_rows) {

@@ -19,7 +19,7 @@
 #include "proto/parameter_server.pb.h"
 #include "worker/data/text/line_stream.h"
 #include "worker/exchange/exchange.h"
-#include "worker/rows/cached_source.h"
+#include "worker/rows/row_slabs.h"
 #include "worker/rows/step_pipeline.h"
 #include "worker/session/ps_session.h"
 #include "worker/train/evaluation.h"
@@ -41,7 +41,7 @@ class WorkerProgress {
     const PipelineTimes* pipeline_times = nullptr;
     const Trainer* trainer = nullptr;
     const PsSession* session = nullptr;
-    const OwnedRows* cache = nullptr;
+    const RowSlabs* cache = nullptr;
     // It has the hot rows of a job, of which OnStretch() tells, and no figures of a cache: the rows
     // of a step are all held or all pulled.
     bool has_hot_rows = false;

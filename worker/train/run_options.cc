@@ -17,6 +17,9 @@
 namespace thermocline {
 namespace {
 
+// Rows that are newer than the servers' are at most so many bytes a server.
+constexpr uint64_t kMaxUnwrittenBytes = uint64_t{1} << 30;
+
 std::vector<TableId> TableIds(const JobTables& tables) {
   std::vector<TableId> ids;
   for (const TableLayout& table : tables.sparse) ids.push_back(table.id);
@@ -80,8 +83,8 @@ BatchPlanner MakePlanner(const JobTables& tables, uint32_t num_servers,
   return BatchPlanner(TableIds(tables), std::move(feature_tables), ClusterMap(num_servers), places);
 }
 
-RemoteSourceOptions UncachedOptions(const Job& job, const JobTables& tables) {
-  RemoteSourceOptions options;
+RowSourceOptions UncachedOptions(const Job& job, const JobTables& tables) {
+  RowSourceOptions options;
   options.num_servers = job.cluster().servers();
   options.num_workers = job.cluster().workers();
   options.staleness_steps = job.train().staleness_steps();
@@ -89,23 +92,18 @@ RemoteSourceOptions UncachedOptions(const Job& job, const JobTables& tables) {
   return options;
 }
 
-absl::StatusOr<CachedSourceOptions> CachedOptions(const Job& job, const JobTables& tables,
-                                                  const WorkerOptions& worker) {
-  CachedSourceOptions options = {UncachedOptions(job, tables)};
-  options.start_step = worker.start_step;
+absl::StatusOr<RowSourceOptions> CachedOptions(const Job& job, const JobTables& tables,
+                                               const WorkerOptions& worker) {
+  RowSourceOptions options = UncachedOptions(job, tables);
   // A checkpoint's push fits into a server's room, beside the dense parameters and what else waits
   // there.
   ASSIGN_OR_RETURN(uint64_t room_bytes, ParseByteSize(job.cluster().max_pending_size()));
   room_bytes -= std::min(room_bytes, DensePushBytes(job));
-  options.max_unwritten_bytes = std::min(options.max_unwritten_bytes, room_bytes / 4);
-  if (worker.max_unwritten_bytes) options.max_unwritten_bytes = *worker.max_unwritten_bytes;
-  options.write_back_piece_bytes =
-      worker.write_back_piece_bytes.value_or(options.write_back_piece_bytes);
-  options.shares_rows = HasExchange(job, worker);
+  options.max_unwritten_bytes =
+      worker.max_unwritten_bytes.value_or(std::min(kMaxUnwrittenBytes, room_bytes / 4));
+  options.held = HasExchange(job, worker) ? HeldSet::kSharedCache : HeldSet::kCache;
   ASSIGN_OR_RETURN(const uint64_t budget_bytes, ParseByteSize(job.cache().budget()));
-  const CacheUse use = options.shares_rows        ? CacheUse::kShared
-                       : options.num_workers == 1 ? CacheUse::kOwned
-                                                  : CacheUse::kCopies;
+  const CacheUse use = options.held == HeldSet::kSharedCache ? CacheUse::kShared : CacheUse::kOwned;
   ASSIGN_OR_RETURN(options.layout, LayOutCache(tables, TrainBatch(job), use, budget_bytes));
   options.window_steps = static_cast<int>(job.cache().window_steps());
   options.prefetch_steps = static_cast<int>(PrefetchSteps(job.cache()));
@@ -113,7 +111,7 @@ absl::StatusOr<CachedSourceOptions> CachedOptions(const Job& job, const JobTable
 }
 
 absl::StatusOr<StaticRows> OpenStaticRows(const Job& job, const JobTables& tables,
-                                          CachedSourceOptions* options) {
+                                          RowSourceOptions* options) {
   StaticRows opened;
   ASSIGN_OR_RETURN(opened.pack, Pack::Open(job));
   ASSIGN_OR_RETURN(const uint64_t row_bytes,
@@ -123,7 +121,8 @@ absl::StatusOr<StaticRows> OpenStaticRows(const Job& job, const JobTables& table
   for (size_t g = 0; g < options->layout.groups.size(); ++g) {
     options->layout.groups[g].capacity = opened.rows->layout().groups[g].capacity;
   }
-  options->static_rows = opened.rows.get();
+  options->held = HeldSet::kStatic;
+  options->fixed_rows = opened.rows.get();
   return opened;
 }
 

@@ -15,10 +15,8 @@
 #include "worker/fae/pack.h"
 #include "worker/model/sparse_batch.h"
 #include "worker/plan/batch_plan.h"
-#include "worker/rows/device_slab.h"
-#include "worker/rows/embedding_source.h"
 #include "worker/rows/hot_rows.h"
-#include "worker/rows/owned_rows.h"
+#include "worker/rows/row_source_options.h"
 #include "worker/session/ps_session.h"
 #include "worker/train/worker.h"
 
@@ -44,11 +42,11 @@ ExchangeOptions ExchangeOptionsOf(const Job& job, const WorkerOptions& worker);
 BatchPlanner MakePlanner(const JobTables& tables, uint32_t num_servers,
                          const std::vector<VectorPlace>& places);
 
-RemoteSourceOptions UncachedOptions(const Job& job, const JobTables& tables);
+RowSourceOptions UncachedOptions(const Job& job, const JobTables& tables);
 // Of a worker with `cache`; one whose policy is STATIC lacks its rows. Errors: kInvalidArgument
 // (the budget is too small).
-absl::StatusOr<CachedSourceOptions> CachedOptions(const Job& job, const JobTables& tables,
-                                                  const WorkerOptions& worker);
+absl::StatusOr<RowSourceOptions> CachedOptions(const Job& job, const JobTables& tables,
+                                               const WorkerOptions& worker);
 
 // The rows that a cache holds whose policy is STATIC.
 struct StaticRows {
@@ -58,7 +56,7 @@ struct StaticRows {
 // Reads them, and lays `options` out for them; they outlive what is made of it. Errors: of
 // Pack::Open; kInvalidArgument (the budget is too small).
 absl::StatusOr<StaticRows> OpenStaticRows(const Job& job, const JobTables& tables,
-                                          CachedSourceOptions* options);
+                                          RowSourceOptions* options);
 
 // A device whose memory is the host's has what the host has. (Others say so themselves when it is
 // allocated.) field: of the job, that says how much. Errors: kInvalidArgument.

@@ -31,6 +31,7 @@ Trainer::Trainer(const Job& job, const Parts& parts, OnReport on_report)
     : job_(job),
       parts_(parts),
       on_report_(std::move(on_report)),
+      order_(parts.source, parts.dense, parts.session, parts.exchange),
       pipelines_steps_(parts.model->is_asynchronous() &&
                        parts.dense->home() == DenseParameters::Home::kHere &&
                        parts.source->fetch_ahead() > 0),
@@ -84,7 +85,10 @@ absl::Status Trainer::TrainToStop() {
     const std::shared_ptr<StepContext> context = std::move(fetched_.front());
     fetched_.pop_front();
     RETURN_IF_ERROR(TrainStep(context));
-    if (StopsAfter(*context)) return parts_.dense->Settle();
+    if (!StopsAfter(*context)) continue;
+    StepTasks tasks;
+    parts_.dense->Settle(&tasks);
+    return Finish(&tasks);
   }
 }
 
@@ -92,7 +96,7 @@ absl::Status Trainer::TrainToStop() {
 absl::Status Trainer::TrainStep(const std::shared_ptr<StepContext>& context) {
   context->learning_rate = LearningRateAt(job_.train().learning_rate(), context->step());
   context->steps_before = static_cast<int64_t>(job_.init().steps());
-  if (pipelined_ != nullptr && parts_.source->AwaitsPushOf(*context) >= pipelined_->step()) {
+  if (pipelined_ != nullptr && context->row_plan.awaits_push_of >= pipelined_->step()) {
     RETURN_IF_ERROR(FinishPipelined(/*queued_beyond=*/1));
   }
   RETURN_IF_ERROR(Compute(context.get()));
@@ -116,7 +120,7 @@ absl::Status Trainer::TrainStep(const std::shared_ptr<StepContext>& context) {
 // Takes the next planned step, if there is one; waits for it.
 void Trainer::PlanNext() {
   if (next_ != nullptr || has_ended_) return;
-  if (!stretch_.pipeline->NextIsReady()) end_ = CheckOwesNothing();
+  if (!stretch_.pipeline->NextIsReady()) end_ = order_.CheckOwesNothing();
   has_ended_ = !end_.ok();
   if (has_ended_) return;
   const StageRange stage("wait for data", &stages_.wait_data);
@@ -135,18 +139,18 @@ void Trainer::FetchAhead(size_t queued_beyond, bool owes) {
     if (waits || stretch_.pipeline->NextIsReady()) PlanNext();
     if (next_ == nullptr || EvaluationIsDueBefore(*next_)) return;
     const TraceRange range("fetch");
-    parts_.source->Fetch(next_, parts_.dense->PullShare(next_.get()));
+    order_.Fetch(next_);
     fetched_.push_back(std::move(next_));
   }
 }
 
 // Everything up to the gradients of the embeddings, and the update of the rows held here.
 absl::Status Trainer::Compute(StepContext* context) {
-  RETURN_IF_ERROR(CheckOwesNothing());
   {
     const StageRange stage("wait for rows", &stages_.wait_rows);
-    RETURN_IF_ERROR(parts_.source->Await(context));
-    RETURN_IF_ERROR(parts_.dense->Receive(context));
+    StepTasks tasks;
+    order_.Receive(context, &tasks);
+    RETURN_IF_ERROR(Finish(&tasks));
   }
   staleness_.Record(context->step(), context->complete_through);
   {
@@ -182,7 +186,9 @@ absl::Status Trainer::PushEmbeddings(const std::shared_ptr<StepContext>& context
   RETURN_IF_ERROR(CountStep(context.get()));
   {
     const StageRange stage("push embeddings", &stages_.push_embeddings);
-    RETURN_IF_ERROR(parts_.source->Push(context, parts_.dense->PushShare(context.get())));
+    StepTasks tasks;
+    order_.Push(context, &tasks);
+    RETURN_IF_ERROR(Finish(&tasks));
   }
   FetchAhead(queued_beyond, /*owes=*/true);
   return absl::OkStatus();
@@ -204,16 +210,9 @@ absl::Status Trainer::ComputeDense(StepContext* context) {
 
 absl::Status Trainer::FinishPush(StepContext* context) {
   const StageRange stage("push dense", &stages_.push_dense);
-  RETURN_IF_ERROR(parts_.dense->Push(context));
-  RETURN_IF_ERROR(parts_.source->FinishPush(context));
-  if (parts_.exchange != nullptr) parts_.exchange->NotePushed(context->step());
-  return absl::OkStatus();
-}
-
-// Before a wait for the pipeline, whose planning waits for other ranks, or for rows from servers,
-// which wait for all ranks' pushes.
-absl::Status Trainer::CheckOwesNothing() const {
-  return parts_.exchange == nullptr ? absl::OkStatus() : parts_.exchange->CheckOwesNothing();
+  StepTasks tasks;
+  order_.FinishPush(context, &tasks);
+  return Finish(&tasks);
 }
 
 // Waits for the results of the pipelined step, if there is one, and pushes them.

@@ -1,4 +1,5 @@
-// One worker's training run: the only place that orders the parts of a step (Trainer::TrainStep).
+// One worker's training run: takes steps from the pipeline, and drives each through its parts
+// (step_order.h) and the model's (Trainer::TrainStep). It waits in one place (Trainer::Finish).
 //
 //   fetch       the rows that the step reads; begun up to fetch_ahead() steps before
 //   compute     forward, backward to the embeddings; update of the rows held here
@@ -29,8 +30,9 @@
 #include "absl/status/statusor.h"
 #include "proto/job.pb.h"
 #include "worker/dense/dense_parameters.h"
+#include "worker/dense/step_order.h"
 #include "worker/exchange/exchange.h"
-#include "worker/rows/embedding_source.h"
+#include "worker/rows/row_source.h"
 #include "worker/rows/step_pipeline.h"
 #include "worker/session/ps_session.h"
 #include "worker/train/evaluation.h"
@@ -54,7 +56,7 @@ class Trainer {
     // Begins the stretch behind the one that has ended, whose pipeline nothing uses any more. Not
     // called where that was the last.
     std::function<absl::StatusOr<Stretch>()> next_stretch;
-    EmbeddingSource* source = nullptr;
+    RowSource* source = nullptr;
     DenseParameters* dense = nullptr;
     ModelStep* model = nullptr;
     PsSession* session = nullptr;                   // the source's and the dense parameters'
@@ -98,7 +100,7 @@ class Trainer {
   absl::Status PushEmbeddings(const std::shared_ptr<StepContext>& context, size_t queued_beyond);
   absl::Status ComputeDense(StepContext* context);
   absl::Status FinishPush(StepContext* context);
-  absl::Status CheckOwesNothing() const;
+  absl::Status Finish(StepTasks* tasks) { return RunAll(tasks, parts_.exchange); }
   absl::Status FinishPipelined(size_t queued_beyond);
   absl::Status CountStep(StepContext* context);
   bool ReportsAfter(int64_t steps, bool last) const;
@@ -114,6 +116,7 @@ class Trainer {
   const Job job_;
   const Parts parts_;
   const OnReport on_report_;
+  StepOrder order_;
   const bool pipelines_steps_;
   const bool is_alone_;  // The only worker.
 

@@ -153,7 +153,9 @@ absl::Status TrainPart(WorkerRun* run, WorkerProgress* progress, WorkerResult* r
   const WorkerOptions& options = run->options;
   if ((options.start_step > Step(0) || run->job.has_init()) &&
       run->dense->home() != DenseParameters::Home::kServers) {
-    RETURN_IF_ERROR(run->dense->Load(options.start_step, /*with_state=*/true));
+    StepTasks tasks;
+    run->dense->Load(options.start_step, /*with_state=*/true, &tasks);
+    RETURN_IF_ERROR(RunAll(&tasks, run->exchange.get()));
   }
   Trainer::Parts parts;
   ASSIGN_OR_RETURN(parts.stretch, BeginStretch(run, progress));
@@ -208,7 +210,7 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
   device_alone.device = device.name;
   device_alone.device_warning = device.warning;
   progress->Watch(device_alone);
-  CachedSourceOptions cached_options;
+  RowSourceOptions cached_options;
   StaticRows static_rows;  // None where the cache's policy is another.
   const bool caches = job.has_cache() && !options.eval_only;
   if (caches) {

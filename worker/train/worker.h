@@ -59,7 +59,7 @@ struct WorkerOptions {
   // always goes on. Outlives the run.
   EvaluationDecisions* decisions = nullptr;
   TextIndexOptions data_index;
-  // For tests: less than what CachedSourceOptions say.
+  // For tests: less than what RowSourceOptions say.
   std::optional<uint64_t> max_unwritten_bytes, write_back_piece_bytes;
   // This rank's end of the exchange between the workers of a job that has one (ExchangesBlocks);
   // waits until it is known where the others are. Null: the workers exchange nothing, and several

@@ -7,9 +7,7 @@
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
 #include "common/job/model_memory.h"
-#include "worker/rows/cached_source.h"
-#include "worker/rows/hot_source.h"
-#include "worker/rows/shared_source.h"
+#include "worker/rows/row_planner.h"
 #include "worker/session/retry_policy.h"
 #include "worker/train/run_options.h"
 
@@ -52,7 +50,7 @@ PsSessionOptions WorkerRun::SessionWithExchange() {
   return of_session;
 }
 
-absl::Status WorkerRun::JoinOthers(const CachedSourceOptions* cached) {
+absl::Status WorkerRun::JoinOthers(const RowSourceOptions* cached) {
   if (HasExchange(job, options)) {
     ExchangeHooks hooks;
     // What fails the exchange itself is another worker, or the way to it; or a rank that breaks the
@@ -73,20 +71,17 @@ absl::Status WorkerRun::JoinOthers(const CachedSourceOptions* cached) {
   dense = std::make_unique<DenseParameters>(&blocks, model.dense(), job.cluster().workers(),
                                             slices.get(), device.get(), &session);
   dense->Initialize(job.seed());
+  RowSourceOptions rows = cached != nullptr ? *cached : UncachedOptions(job, tables);
   if (hot_and_cold != nullptr) {
-    HotSourceOptions hot = {UncachedOptions(job, tables)};
-    hot.start_step = options.start_step;
-    hot.write_back_piece_bytes =
-        options.write_back_piece_bytes.value_or(hot.write_back_piece_bytes);
-    hot.hot_rows = &hot_and_cold->hot_rows();
-    source = std::make_unique<HotSource>(hot, exchange.get(), &session, device.get());
-  } else if (cached == nullptr) {
-    source = std::make_unique<RemoteSource>(UncachedOptions(job, tables), &session, device.get());
-  } else if (cached->shares_rows) {
-    source = std::make_unique<SharedSource>(*cached, exchange.get(), &session, device.get());
-  } else {
-    source = std::make_unique<CachedSource>(*cached, &session, device.get());
+    rows.held = HeldSet::kHot;
+    rows.fixed_rows = &hot_and_cold->hot_rows();
+    rows.layout = rows.fixed_rows->layout();
   }
+  rows.start_step = options.start_step;
+  rows.piece_bytes = options.write_back_piece_bytes.value_or(rows.piece_bytes);
+  // Where no row is held, none goes between workers.
+  Exchange* const of_rows = rows.held == HeldSet::kNone ? nullptr : exchange.get();
+  source = std::make_unique<RowSource>(rows, of_rows, &session, device.get());
   return absl::OkStatus();
 }
 
@@ -106,7 +101,7 @@ WorkerProgress::Watched WorkerRun::Watched() const {
   // Hot and cold stretches have a pipeline each.
   const StepPipeline* const only_pipeline = hot_and_cold == nullptr ? pipeline.get() : nullptr;
   return {only_pipeline,   &pipeline_times,         trainer.get(), &session,
-          source->cache(), hot_and_cold != nullptr, device_name,   device_warning,
+          source->slabs(), hot_and_cold != nullptr, device_name,   device_warning,
           device.get(),    model.is_asynchronous(), exchange.get()};
 }
 
@@ -127,12 +122,12 @@ std::unique_ptr<StepPipeline> WorkerRun::MakeTraining(std::unique_ptr<BatchReade
   pipeline.threads = &planning_threads;
   pipeline.depth = source->fetch_ahead() + kContextsBeyondFetched;
   pipeline.times = &pipeline_times;
-  if (is_hot) {
-    pipeline.cache = MakeHotStage(&hot_and_cold->hot_rows(), &planning_threads);
-  } else if (hot_and_cold == nullptr && source->cache() != nullptr) {
-    const CachedSourceOptions& cached = source->cache()->options();
-    pipeline.window_steps = cached.window_steps;
-    pipeline.cache = MakeCacheStage(cached, exchange.get(), &planning_threads);
+  // The cold steps of a job with hot rows pull all their rows.
+  if (source->slabs() != nullptr && (is_hot || hot_and_cold == nullptr)) {
+    const RowSourceOptions& rows = source->slabs()->options();
+    pipeline.window_steps = rows.window_steps;
+    pipeline.planner = MakeRowPlanner(rows, exchange.get(), &planning_threads);
+    pipeline.exchange = exchange.get();
   }
   return std::make_unique<StepPipeline>(std::move(reader), PlannerOfModel(), std::move(pipeline));
 }
@@ -180,8 +175,8 @@ absl::Status WorkerRun::CheckMemory() {
   const absl::Status status = device->Synchronize();
   if (status.ok()) return absl::OkStatus();
   int64_t row_bytes = 0;
-  if (source->cache() != nullptr) {
-    for (const CacheGroupLayout& group : source->cache()->options().layout.groups) {
+  if (source->slabs() != nullptr) {
+    for (const CacheGroupLayout& group : source->slabs()->options().layout.groups) {
       row_bytes += (int64_t{group.capacity} + group.staging_rows) * group.row_bytes();
     }
   }

@@ -22,7 +22,7 @@
 #include "worker/dense/dense_parameters.h"
 #include "worker/dense/dense_slices.h"
 #include "worker/exchange/exchange.h"
-#include "worker/rows/embedding_source.h"
+#include "worker/rows/row_source.h"
 #include "worker/rows/step_pipeline.h"
 #include "worker/session/ps_session.h"
 #include "worker/train/hot_and_cold.h"
@@ -41,7 +41,7 @@ struct WorkerRun {
 
   // Joins the other workers, if any; then makes what may need them. cached: null: no rows are kept,
   // or the hot ones are.
-  absl::Status JoinOthers(const CachedSourceOptions* cached);
+  absl::Status JoinOthers(const RowSourceOptions* cached);
   // There was memory for everything that is made at the start.
   absl::Status CheckMemory();
   // Waits until no other worker needs this one, which has trained up to `last`.
@@ -71,7 +71,7 @@ struct WorkerRun {
   std::unique_ptr<DenseParameters> dense;
   std::optional<KeptRows> scored_rows;       // At every change between hot and cold batches.
   std::unique_ptr<HotAndCold> hot_and_cold;  // Null: the job has no fae, or trains nothing here.
-  std::unique_ptr<EmbeddingSource> source;
+  std::unique_ptr<RowSource> source;
   PipelineTimes pipeline_times;
   ThreadPool planning_threads;
   // Plan the held-out batches where this worker evaluates while training's pipeline plans ahead;

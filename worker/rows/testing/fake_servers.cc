@@ -17,9 +17,9 @@ FakeServers::FakeServers(const Trace& trace, VirtualScheduler* scheduler, uint64
       servers_(trace.options.num_servers) {
   for (Server& server : servers_) {
     server.applied = trace.options.start_step - 1;
-    server.others_applied = trace.owns_rows() ? trace.last_step() : server.applied;
+    server.others_applied = trace.holds_rows() ? trace.last_step() : server.applied;
   }
-  if (!trace.owns_rows()) scheduler_->RunAfter(0, [this] { PlayOtherWorker(); });
+  if (!trace.holds_rows()) scheduler_->RunAfter(0, [this] { PlayOtherWorker(); });
 }
 
 void FakeServers::Pull(ServerIndex server, const PullCall& call, int64_t,
@@ -156,7 +156,7 @@ void FakeServers::Apply(uint32_t index, Step step, float learning_rate,
     } else {
       trace_.Descend(written.key, learning_rate, step, written.values.data(), &row.values);
     }
-    if (!trace_.owns_rows()) {
+    if (!trace_.holds_rows()) {
       server.history[written.key].emplace_back(server.events, row.values);
     }
   }

@@ -14,7 +14,7 @@
 #include "common/base/ids.h"
 #include "common/wire/messages.h"
 #include "tests/testing/virtual_scheduler.h"
-#include "worker/rows/testing/cached_source_trace.h"
+#include "worker/rows/testing/row_source_trace.h"
 #include "worker/session/transport.h"
 
 namespace thermocline {

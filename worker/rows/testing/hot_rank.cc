@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "gtest/gtest.h"
+#include "worker/rows/write_back.h"
 
 namespace thermocline {
 
@@ -63,9 +64,10 @@ PsSessionOptions HotRank::SessionOptions() const {
   return options;
 }
 
-HotSourceOptions HotRank::SourceOptions() const {
-  HotSourceOptions options = trace_.options;
-  options.hot_rows = &rows_;
+RowSourceOptions HotRank::SourceOptions() const {
+  RowSourceOptions options = trace_.options;
+  options.fixed_rows = &rows_;
+  options.layout = rows_.layout();
   return options;
 }
 
@@ -75,7 +77,6 @@ std::shared_ptr<StepContext> HotRank::TakeContext(bool is_hot) {
   std::vector<StepContext*>& idle = idle_[is_hot ? 1 : 0];
   if (idle.empty()) {
     contexts_.push_back(std::make_unique<StepContext>());
-    contexts_.back()->has_cache_plan = is_hot;
     contexts_.back()->batch = std::make_unique<Batch>();
     idle.push_back(contexts_.back().get());
   }
@@ -88,33 +89,37 @@ std::shared_ptr<StepContext> HotRank::TakeContext(bool is_hot) {
 }
 
 absl::Status HotRank::TrainStretch(const std::vector<PlannedStep>& stretch, Step first) {
-  const std::unique_ptr<CacheStage> stage =
-      stretch.front().is_hot ? MakeHotStage(&rows_, &threads_) : nullptr;
+  const std::unique_ptr<RowPlanner> planner =
+      stretch.front().is_hot ? MakeRowPlanner(SourceOptions(), nullptr, &threads_)
+                             : MakePullPlanner();
   stretch_ = &stretch;
   next_ = 0;
   for (size_t i = 0; i < stretch.size(); ++i) {
-    RETURN_IF_ERROR(FetchAhead(first, stage.get(), pipelined_ == nullptr ? 0 : 1));
+    RETURN_IF_ERROR(FetchAhead(first, planner.get(), pipelined_ == nullptr ? 0 : 1));
     const std::shared_ptr<StepContext> context = std::move(fetched_.front());
     fetched_.pop_front();
-    RETURN_IF_ERROR(TrainStep(context, stretch[i], first, stage.get()));
+    RETURN_IF_ERROR(TrainStep(context, stretch[i], first, planner.get()));
   }
   return absl::OkStatus();
 }
 
-absl::Status HotRank::FetchAhead(Step first, CacheStage* stage, size_t queued_beyond) {
+absl::Status HotRank::FetchAhead(Step first, RowPlanner* planner, size_t queued_beyond) {
+  const bool is_hot = stretch_->front().is_hot;
   while (next_ < stretch_->size() &&
          fetched_.size() + queued_beyond <= static_cast<size_t>(source_.fetch_ahead())) {
-    const std::shared_ptr<StepContext> context = TakeContext(stage != nullptr);
+    const std::shared_ptr<StepContext> context = TakeContext(is_hot);
     FillBatch((*stretch_)[next_].batches[rank_], context->batch.get());
     context->batch->step = first + static_cast<int64_t>(next_++);
     planner_.Plan(*context->batch, &context->plan);
     for (const TablePlan& table : context->plan.tables) {
-      (stage == nullptr ? cold_keys_ : hot_keys_) += table.num_unique();
+      (is_hot ? hot_keys_ : cold_keys_) += table.num_unique();
     }
-    if (stage != nullptr) RETURN_IF_ERROR(stage->Plan(context.get()));
+    StepTasks no_tasks;
+    RETURN_IF_ERROR(planner->Plan(context.get(), &no_tasks));
     context->Begin(context->transfers != nullptr ? std::move(context->transfers)
                                                  : std::make_unique<StepTransfers>(device_.get()));
-    source_.Fetch(context, {});
+    source_.AddPulls(context.get());
+    context->pulls.Start(&session_, context->step() - 1, context);
     fetched_.push_back(context);
   }
   return absl::OkStatus();
@@ -135,39 +140,54 @@ void HotRank::FillBatch(const Lookups& lookups, Batch* batch) const {
 }
 
 absl::Status HotRank::TrainStep(const std::shared_ptr<StepContext>& context,
-                                const PlannedStep& planned, Step first, CacheStage* stage) {
+                                const PlannedStep& planned, Step first, RowPlanner* planner) {
   context->learning_rate = LearningRateOf(context->step());
-  if (pipelined_ != nullptr && source_.AwaitsPushOf(*context) >= pipelined_->step()) {
-    RETURN_IF_ERROR(FinishPipelined(first, stage, 1));
+  if (pipelined_ != nullptr && context->row_plan.awaits_push_of >= pipelined_->step()) {
+    RETURN_IF_ERROR(FinishPipelined(first, planner, 1));
   }
-  RETURN_IF_ERROR(source_.Await(context.get()));
+  StepTasks tasks;
+  source_.Receive(context.get(), &tasks);
+  RETURN_IF_ERROR(RunAll(&tasks, exchange_));
   EXPECT_EQ(context->complete_through, context->step() - 1);
   RETURN_IF_ERROR(CheckRows(*context));
   SetGradients(*context);
   source_.Update(context.get());
   context->writes_back = planned.writes_back;
   device_->Record(Stream::kCompute, context->transfers->finished.get());
-  RETURN_IF_ERROR(FinishPipelined(first, stage, 1));
+  RETURN_IF_ERROR(FinishPipelined(first, planner, 1));
   pipelined_ = context;
   const bool pipelines = source_.fetch_ahead() > 0;
-  return pipelines && !planned.writes_back ? absl::OkStatus() : FinishPipelined(first, stage, 0);
+  return pipelines && !planned.writes_back ? absl::OkStatus() : FinishPipelined(first, planner, 0);
 }
 
-absl::Status HotRank::FinishPipelined(Step first, CacheStage* stage, size_t queued_beyond) {
+absl::Status HotRank::FinishPipelined(Step first, RowPlanner* planner, size_t queued_beyond) {
   if (pipelined_ == nullptr) return absl::OkStatus();
   const std::shared_ptr<StepContext> context = std::exchange(pipelined_, nullptr);
   RETURN_IF_ERROR(context->transfers->finished->Wait());
-  // The wave of dense parameters has no keys here.
-  std::vector<std::vector<wire::PushSlice>> dense;
-  if (context->writes_back) dense.resize(trace_.num_servers);
-  RETURN_IF_ERROR(source_.Push(context, std::move(dense)));
-  RETURN_IF_ERROR(FetchAhead(first, stage, queued_beyond));
+  StepTasks tasks;
+  source_.Push(context.get(), &tasks);
+  RETURN_IF_ERROR(RunAll(&tasks, exchange_));
+  RETURN_IF_ERROR(StartPush(context));
+  RETURN_IF_ERROR(FetchAhead(first, planner, queued_beyond));
   if (context->writes_back) {
     RETURN_IF_ERROR(session_.ReleaseWave(context->step(), PsSession::kLastWave));
   }
-  RETURN_IF_ERROR(source_.FinishPush(context.get()));
+  source_.FinishPush(context.get(), &tasks);
+  RETURN_IF_ERROR(RunAll(&tasks, exchange_));
   if (exchange_ != nullptr) exchange_->NotePushed(context->step());
   return exchange_ == nullptr ? absl::OkStatus() : exchange_->CheckOwesNothing();
+}
+
+absl::Status HotRank::StartPush(const std::shared_ptr<StepContext>& context) {
+  PushWork& push = context->push.work;
+  // The wave of dense parameters has no keys here.
+  if (context->writes_back) push.waves.emplace_back(trace_.num_servers);
+  if (!push.lent.empty()) push.lent.resize(push.waves.size());
+  session_.StartPush(std::move(push),
+                     [context, write_back = context->push.write_back](const absl::Status&) {
+                       if (write_back != nullptr) write_back->End();
+                     });
+  return session_.ReleaseWave(context->step(), 0);
 }
 
 // As the lookups of the features see them.

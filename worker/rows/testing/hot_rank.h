@@ -1,4 +1,4 @@
-// A worker of the randomized tests of a HotSource: does what a trainer does
+// A worker of the randomized tests of a RowSource: does what a trainer does
 // (worker/train/trainer.cc), with gradients of the test's own, and compares every row that it reads
 // with the model.
 #ifndef THERMOCLINE_WORKER_ROWS_TESTING_HOT_RANK_H_
@@ -19,8 +19,9 @@
 #include "worker/exchange/exchange.h"
 #include "worker/plan/batch_plan.h"
 #include "worker/rows/hot_rows.h"
-#include "worker/rows/hot_source.h"
-#include "worker/rows/testing/hot_source_trace.h"
+#include "worker/rows/row_planner.h"
+#include "worker/rows/row_source.h"
+#include "worker/rows/testing/hot_trace.h"
 #include "worker/rows/testing/merging_servers.h"
 #include "worker/session/ps_session.h"
 
@@ -40,21 +41,22 @@ class HotRank {
   // Keys that it looked up in cold steps, once a step; and the loads of hot rows.
   int64_t cold_keys() const { return cold_keys_; }
   int64_t hot_keys() const { return hot_keys_; }
-  CacheCounts counts() const { return source_.cache()->counts(); }
+  CacheCounts counts() const { return source_.slabs()->counts(); }
   int fetch_ahead() const { return source_.fetch_ahead(); }
 
  private:
   std::vector<TableId> TableIds() const;
   std::vector<int32_t> FeatureTables() const;
   PsSessionOptions SessionOptions() const;
-  HotSourceOptions SourceOptions() const;
+  RowSourceOptions SourceOptions() const;
   std::shared_ptr<StepContext> TakeContext(bool is_hot);
   absl::Status TrainStretch(const std::vector<PlannedStep>& stretch, Step first);
-  absl::Status FetchAhead(Step first, CacheStage* stage, size_t queued_beyond);
+  absl::Status FetchAhead(Step first, RowPlanner* planner, size_t queued_beyond);
   void FillBatch(const Lookups& lookups, Batch* batch) const;
   absl::Status TrainStep(const std::shared_ptr<StepContext>& context, const PlannedStep& planned,
-                         Step first, CacheStage* stage);
-  absl::Status FinishPipelined(Step first, CacheStage* stage, size_t queued_beyond);
+                         Step first, RowPlanner* planner);
+  absl::Status FinishPipelined(Step first, RowPlanner* planner, size_t queued_beyond);
+  absl::Status StartPush(const std::shared_ptr<StepContext>& context);
   absl::Status CheckRows(const StepContext& context);
   void SetGradients(const StepContext& context);
 
@@ -71,7 +73,7 @@ class HotRank {
   Exchange* const exchange_;
   BatchPlanner planner_;
   ThreadPool threads_{1};
-  HotSource source_;
+  RowSource source_;
   const std::vector<PlannedStep>* stretch_ = nullptr;
   size_t next_ = 0;
   std::deque<std::shared_ptr<StepContext>> fetched_;

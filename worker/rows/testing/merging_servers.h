@@ -16,7 +16,7 @@
 #include "common/base/scheduler.h"
 #include "common/math/table_spec.h"
 #include "common/wire/messages.h"
-#include "worker/rows/testing/cached_source_trace.h"
+#include "worker/rows/testing/row_source_trace.h"
 #include "worker/session/transport.h"
 
 namespace thermocline {

@@ -5,10 +5,11 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "worker/rows/cache_stage.h"
+#include "common/base/status_macros.h"
 #include "worker/rows/hot_rows.h"
-#include "worker/rows/owned_rows.h"
+#include "worker/rows/row_planner.h"
 
 namespace thermocline {
 namespace {
@@ -31,7 +32,7 @@ class RecentPushes {
   }
 
  private:
-  struct OfStep {
+  struct Pushed {
     Step step;
     UninitializedVector<Key> keys;
   };
@@ -45,60 +46,59 @@ class RecentPushes {
   }
 
   absl::flat_hash_map<Key, Step> last_;
-  std::deque<OfStep> steps_;
+  std::deque<Pushed> steps_;
 };
 
-class StaticStage : public CacheStage {
+class FixedPlanner : public RowPlanner {
  public:
-  StaticStage(const CachedSourceOptions& options, ThreadPool* threads)
+  FixedPlanner(const RowSourceOptions& options, ThreadPool* threads)
       : options_(options),
-        rows_(*options.static_rows),
+        rows_(*options.fixed_rows),
         threads_(threads),
         pushes_(options.tables.size()),
         last_push_(options.tables.size()),
         first_staged_(options.tables.size()) {}
 
-  absl::StatusOr<bool> Admit(absl::StatusOr<bool> has_step, StepContext*) override {
-    return has_step;
-  }
-
-  absl::Status Plan(StepContext* context) override {
-    CachePlan& plan = context->cache_plan;
-    plan.tables.resize(options_.tables.size());
-    threads_->ParallelFor(options_.tables.size(), [&](int64_t t, int) { FindRows(t, context); });
-    plan.counts = CacheCounts();
-    for (const CacheGroupLayout& group : options_.layout.groups) {
-      int32_t next_staged = group.capacity;
-      for (const int32_t t : group.tables) {
-        first_staged_[t] = next_staged;
-        next_staged += plan.tables[t].bypassed.size();
-      }
-      plan.counts.rows_held += group.capacity;
-    }
-    threads_->ParallelFor(options_.tables.size(),
-                          [&](int64_t t, int) { PlaceBypassed(t, &plan.tables[t]); });
+  absl::Status Plan(StepContext* context, StepTasks*) override {
+    const bool is_alone = options_.num_workers == 1;
+    CachePlan& plan =
+        BeginPlan(is_alone ? GradientRoute::kLocal : GradientRoute::kAll, context)->cache;
+    std::vector<absl::Status> statuses(plan.tables.size());
+    threads_->ParallelFor(plan.tables.size(),
+                          [&](int64_t t, int) { statuses[t] = FindRows(t, context); });
+    for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
+    PlaceBypassed(&plan);
     for (size_t t = 0; t < plan.tables.size(); ++t) {
       const int32_t bypassed = plan.tables[t].bypassed.size();
       plan.counts.bypassed += bypassed;
       plan.counts.hits += context->plan.tables[t].num_unique() - bypassed;
     }
-    FindLastPush(context->step(), &plan);
-    threads_->ParallelFor(context->plan.features.size(), [&](int64_t f, int) {
-      FeaturePlan& feature = context->plan.features[f];
-      MapLookups(plan.tables[feature.table].rows, &feature);
-    });
+    plan.counts.rows_held = rows_.layout().capacity_rows();
+    plan.pushed_through = kNoStep;
+    if (options_.held == HeldSet::kStatic) FindLastPush(context->step(), &plan);
+    PullBypassed(context);
+    if (!is_alone) context->row_plan.awaits_push_of = context->step() - 1;
+    MapLookups(
+        [&](int32_t t) -> const auto& { return plan.tables[t].rows; }, threads_, &context->plan);
     return absl::OkStatus();
   }
 
  private:
-  // Rows of the slab for hot keys; lists the others.
-  void FindRows(size_t t, StepContext* context) {
+  // Finds the rows of the slab for fixed keys; lists the others.
+  absl::Status FindRows(size_t t, StepContext* context) {
     const TablePlan& keys = context->plan.tables[t];
-    TableCachePlan& to = context->cache_plan.tables[t];
+    TableCachePlan& to = context->row_plan.cache.tables[t];
     const std::vector<int32_t> no_keys(options_.num_servers + 1, 0);
     to.evicted.server_begin = to.loaded.server_begin = no_keys;
     to.rows.resize(keys.keys.size());
-    rows_.FindAll(t, keys.keys, absl::MakeSpan(to.rows));
+    const bool are_all_held =
+        rows_.FindAll(t, keys.keys, absl::MakeSpan(to.rows)) == keys.keys.size();
+    if (options_.held == HeldSet::kHot && !are_all_held) {
+      const auto cold = std::find(to.rows.begin(), to.rows.end(), kNoRow) - to.rows.begin();
+      return absl::DataLossError(absl::StrCat(
+          "step ", context->step().value(), ": table '", rows_.tables()[t].name, "', key ",
+          keys.keys[cold], " is in a hot batch, but it is not among the hot rows that go with it"));
+    }
     to.bypassed.keys.clear();
     to.bypassed.server_begin.assign(1, 0);
     to.bypassed_positions.clear();
@@ -110,9 +110,24 @@ class StaticStage : public CacheStage {
       }
       to.bypassed.server_begin.push_back(to.bypassed.size());
     }
-    last_push_[t] = pushes_[t].Add(context->step(), to.bypassed.keys, options_.window_steps);
+    if (options_.held == HeldSet::kStatic) {
+      last_push_[t] = pushes_[t].Add(context->step(), to.bypassed.keys, options_.window_steps);
+    }
+    return absl::OkStatus();
   }
 
+  // Gives the bypassed keys rows of staging.
+  void PlaceBypassed(CachePlan* plan) {
+    for (const CacheGroupLayout& group : options_.layout.groups) {
+      int32_t next_staged = group.capacity;
+      for (const int32_t t : group.tables) {
+        first_staged_[t] = next_staged;
+        next_staged += plan->tables[t].bypassed.size();
+      }
+    }
+    threads_->ParallelFor(plan->tables.size(),
+                          [&](int64_t t, int) { PlaceBypassed(t, &plan->tables[t]); });
+  }
   void PlaceBypassed(size_t t, TableCachePlan* to) const {
     to->bypassed.rows.resize(to->bypassed.keys.size());
     for (int32_t i = 0; i < to->bypassed.size(); ++i) {
@@ -129,26 +144,26 @@ class StaticStage : public CacheStage {
     for (const Step last : last_push_) {
       plan->pushed_through = std::max(plan->pushed_through, last);
     }
-    if (options_.servers_forget_rows() && step > options_.start_step)
+    if (options_.servers_forget_rows() && step > options_.start_step) {
       plan->pushed_through = step - 1;
+    }
   }
 
-  const CachedSourceOptions options_;
+  const RowSourceOptions options_;
   const HotRows& rows_;
   ThreadPool* const threads_;
   std::vector<RecentPushes> pushes_;  // [tables]
-  // Of the step at hand:
+  // Used only within a call:
   std::vector<Step> last_push_;        // [tables]
   std::vector<int32_t> first_staged_;  // [tables]
 };
 
 }  // namespace
 
-std::unique_ptr<CacheStage> MakeStaticStage(const CachedSourceOptions& options,
-                                            ThreadPool* threads) {
-  CHECK(options.static_rows != nullptr);
-  CHECK_EQ(options.num_workers, 1u);
-  return std::make_unique<StaticStage>(options, threads);
+std::unique_ptr<RowPlanner> MakeFixedPlanner(const RowSourceOptions& options, ThreadPool* threads) {
+  CHECK(options.fixed_rows != nullptr);
+  CHECK(options.held == HeldSet::kHot || options.num_workers == 1);
+  return std::make_unique<FixedPlanner>(options, threads);
 }
 
 }  // namespace thermocline

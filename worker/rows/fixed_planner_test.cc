@@ -10,16 +10,16 @@
 #include "common/base/hash.h"
 #include "gtest/gtest.h"
 #include "tests/testing/test_seed.h"
-#include "worker/rows/cache_stage.h"
 #include "worker/rows/hot_rows.h"
-#include "worker/rows/testing/cached_source_trace.h"
+#include "worker/rows/row_planner.h"
+#include "worker/rows/testing/row_source_trace.h"
 
 namespace thermocline {
 namespace {
 
 constexpr Key kStaticKeySpace = 20;
 
-class StaticStageTest : public testing::Test {
+class StaticPlannerTest : public testing::Test {
  protected:
   void MakeStage(Random* random, bool servers_forget = false) {
     const int num_tables = random->Draw(1, 4);
@@ -38,14 +38,15 @@ class StaticStageTest : public testing::Test {
       }
     }
     hot_ = *HotRows::Make(tables_, hot_set_, 1 << 20, "cache.budget");
-    options_ = CachedSourceOptions();
+    options_ = RowSourceOptions();
     options_.num_servers = random->Draw(1, 3);
     options_.tables = tables_.sparse;
     options_.start_step = Step(random->Draw(0, 9));
     options_.layout = hot_->layout();
-    options_.static_rows = hot_.get();
+    options_.held = HeldSet::kStatic;
+    options_.fixed_rows = hot_.get();
     options_.window_steps = random->Draw(1, 6);
-    stage_ = MakeCacheStage(options_, /*exchange=*/nullptr, &threads_);
+    planner_ = MakeRowPlanner(options_, /*exchange=*/nullptr, &threads_);
     next_step_ = options_.start_step;
   }
 
@@ -69,8 +70,11 @@ class StaticStageTest : public testing::Test {
     }
     BatchPlanner(ids, feature_tables, ClusterMap(options_.num_servers))
         .Plan(*context_.batch, &context_.plan);
-    ASSERT_TRUE(*stage_->Admit(true, &context_));
-    const absl::Status planned = stage_->Plan(&context_);
+    StepTasks tasks;
+    bool goes_on = false;
+    ASSERT_TRUE(planner_->Admit(true, &context_, &tasks, &goes_on).ok());
+    ASSERT_TRUE(goes_on);
+    const absl::Status planned = planner_->Plan(&context_, &tasks);
     ASSERT_TRUE(planned.ok()) << planned;
   }
 
@@ -80,7 +84,7 @@ class StaticStageTest : public testing::Test {
 
   void CheckTable(size_t t, std::set<std::pair<int, int32_t>>* staged) {
     const TablePlan& keys = context_.plan.tables[t];
-    const TableCachePlan& plan = context_.cache_plan.tables[t];
+    const TableCachePlan& plan = context_.row_plan.cache.tables[t];
     EXPECT_EQ(plan.loaded.size() + plan.evicted.size(), 0);
     int32_t bypassed = 0;
     for (int32_t u = 0; u < keys.num_unique(); ++u) {
@@ -116,10 +120,10 @@ class StaticStageTest : public testing::Test {
       for (size_t i = 0; i < feature.row_indices.size(); ++i) {
         const auto& keys = context_.plan.tables[t].keys;
         const auto u = std::find(keys.begin(), keys.end(), context_.batch->features[t].keys[i]);
-        EXPECT_EQ(feature.row_indices[i], context_.cache_plan.tables[t].rows[u - keys.begin()]);
+        EXPECT_EQ(feature.row_indices[i], context_.row_plan.cache.tables[t].rows[u - keys.begin()]);
       }
     }
-    const CacheCounts& counts = context_.cache_plan.counts;
+    const CacheCounts& counts = context_.row_plan.cache.counts;
     EXPECT_EQ(counts.bypassed, static_cast<int64_t>(staged.size()));
     EXPECT_EQ(counts.hits, unique - counts.bypassed);
     EXPECT_EQ(counts.rows_held, hot_set_.num_rows());
@@ -128,11 +132,11 @@ class StaticStageTest : public testing::Test {
   // Each bypassed key's last push is in the rows that the step pulls; and no wait is for a step
   // that neither is one nor lies before the window.
   void CheckPushedThrough() {
-    const Step step = context_.step(), through = context_.cache_plan.pushed_through;
+    const Step step = context_.step(), through = context_.row_plan.cache.pushed_through;
     const Step before_window = step - options_.window_steps - 1;
     Step last = before_window >= options_.start_step ? before_window : kNoStep;
     for (size_t t = 0; t < tables_.sparse.size(); ++t) {
-      for (const Key key : context_.cache_plan.tables[t].bypassed.keys) {
+      for (const Key key : context_.row_plan.cache.tables[t].bypassed.keys) {
         const auto pushed = pushed_.find({t, key});
         if (pushed != pushed_.end()) last = std::max(last, pushed->second);
         pushed_[{t, key}] = step;
@@ -144,15 +148,15 @@ class StaticStageTest : public testing::Test {
   JobTables tables_;
   HotSet hot_set_;
   std::unique_ptr<HotRows> hot_;
-  CachedSourceOptions options_;
+  RowSourceOptions options_;
   ThreadPool threads_{2};
-  std::unique_ptr<CacheStage> stage_;
+  std::unique_ptr<RowPlanner> planner_;
   StepContext context_;
   Step next_step_;
   std::map<std::pair<size_t, Key>, Step> pushed_;
 };
 
-TEST_F(StaticStageTest, HotKeysAreHitsAndOthersAreBypassed) {
+TEST_F(StaticPlannerTest, HotKeysAreHitsAndOthersAreBypassed) {
   const uint64_t seed = TestSeed();
   for (int i = 0; i < RandomRuns(60) && !HasFailure(); ++i) {
     SCOPED_TRACE(absl::StrCat("THERMOCLINE_TEST_SEED=", seed + i));
@@ -167,13 +171,13 @@ TEST_F(StaticStageTest, HotKeysAreHitsAndOthersAreBypassed) {
   }
 }
 
-TEST_F(StaticStageTest, WhereServersForgetRowsEveryPullWaitsForThePushBefore) {
+TEST_F(StaticPlannerTest, WhereServersForgetRowsEveryPullWaitsForThePushBefore) {
   Random random(TestSeed());
   MakeStage(&random, /*servers_forget=*/true);
   PlanStep(&random);
-  EXPECT_EQ(context_.cache_plan.pushed_through, kNoStep);
+  EXPECT_EQ(context_.row_plan.cache.pushed_through, kNoStep);
   PlanStep(&random);
-  EXPECT_EQ(context_.cache_plan.pushed_through, options_.start_step);
+  EXPECT_EQ(context_.row_plan.cache.pushed_through, options_.start_step);
   EXPECT_TRUE(hot_set_.tables.back().empty());
 }
 

@@ -1,4 +1,4 @@
-#include "worker/rows/testing/cached_source_trace.h"
+#include "worker/rows/testing/row_source_trace.h"
 
 #include "absl/strings/str_cat.h"
 #include "worker/session/transport.h"
@@ -16,7 +16,7 @@ TableLayout DrawLayout(Random* random) {
 }
 
 void DrawTables(Random* random, Trace* trace) {
-  CachedSourceOptions& options = trace->options;
+  RowSourceOptions& options = trace->options;
   std::vector<CacheGroupLayout> groups(random->Draw(1, 2));
   const std::vector<TableLayout> layouts = {DrawLayout(random), DrawLayout(random)};
   const int num_tables = random->Draw(1, 3);
@@ -36,7 +36,7 @@ void DrawTables(Random* random, Trace* trace) {
     if (group.tables.empty()) continue;
     const TableLayout& layout = options.tables[group.tables[0]];
     group.dim = layout.dim;
-    group.row_floats = trace->owns_rows() ? layout.row_floats() : layout.dim;
+    group.row_floats = layout.row_floats();
     group.stride = (group.row_floats + 3) / 4 * 4;
     group.staging_rows = random->Draw(1, 8);  // Often too few: the slab grows.
     group.capacity = random->OneIn(4) ? random->Draw(0, 1) : random->Draw(0, 40);
@@ -48,8 +48,9 @@ void DrawTables(Random* random, Trace* trace) {
 
 Trace DrawTrace(uint32_t num_workers, Random* random) {
   Trace trace;
-  CachedSourceOptions& options = trace.options;
+  RowSourceOptions& options = trace.options;
   options.num_workers = num_workers;
+  options.held = num_workers == 1 ? HeldSet::kCache : HeldSet::kNone;
   options.num_servers = random->Draw(1, 3);
   options.staleness_steps = random->Draw(0, 4);
   options.start_step = Step(random->OneIn(2) ? 0 : random->Draw(1, 50));
@@ -58,7 +59,7 @@ Trace DrawTrace(uint32_t num_workers, Random* random) {
   if (!random->OneIn(3)) options.max_unwritten_bytes = random->OneIn(2) ? 0 : random->Draw(1, 300);
   DrawTables(random, &trace);
   // Three pieces, or one: a trace has one thread, which can't wait for places.
-  if (random->OneIn(2)) options.write_back_piece_bytes = options.layout.capacity_bytes() / 3 + 1;
+  if (random->OneIn(2)) options.piece_bytes = options.layout.capacity_bytes() / 3 + 1;
   TableLayout dense;
   dense.id = TableId(kDenseTable);
   dense.name = "dense";
@@ -70,7 +71,7 @@ Trace DrawTrace(uint32_t num_workers, Random* random) {
   trace.num_steps = random->Draw(1, 25);
   trace.key_space = random->Draw(1, 30);
   trace.most_samples = random->Draw(0, 8);
-  trace.pipelines_steps = trace.owns_rows() && options.prefetch_steps > 0 && random->OneIn(2);
+  trace.pipelines_steps = trace.holds_rows() && options.prefetch_steps > 0 && random->OneIn(2);
   trace.one_cut_in = random->Draw(1, 12);
   trace.most_delay_us = std::vector<int>{0, 500, 5'000, 40'000}[random->Draw(0, 3)];
   trace.one_failure_in = random->OneIn(2) ? 0 : random->Draw(3, 30);

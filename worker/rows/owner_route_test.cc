@@ -1,7 +1,5 @@
 // One rank of two, the other of which is played by hand: what goes between them, and what it
 // refuses. (That all of it gives the bits of no cache: tests/training/shared_cache_test.cc.)
-#include "worker/rows/shared_source.h"
-
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -21,7 +19,8 @@
 #include "kernels/cpu/cpu_device.h"
 #include "worker/exchange/testing/local_exchange.h"
 #include "worker/plan/batch_plan.h"
-#include "worker/rows/cache_stage.h"
+#include "worker/rows/row_planner.h"
+#include "worker/rows/row_source.h"
 
 namespace thermocline {
 namespace {
@@ -70,16 +69,16 @@ std::vector<uint8_t> Bytes(const std::vector<float>& floats) {
   return bytes;
 }
 
-class SharedSourceTest : public testing::Test {
+class OwnerRouteTest : public testing::Test {
  protected:
-  SharedSourceTest()
+  OwnerRouteTest()
       : device_(MakeCpuDevice({})),
         exchanges_(MakeLocalExchanges(2, RowsAlone(), &scheduler_)),
         session_(SessionOptions(), &server_, &scheduler_),
         planner_({kTable}, {0}, ClusterMap(1)),
-        stage_(MakeCacheStage(Options(), exchanges_[0].get(), &threads_)),
+        planner_of_rows_(MakeRowPlanner(Options(), exchanges_[0].get(), &threads_)),
         source_(Options(), exchanges_[0].get(), &session_, device_.get()) {}
-  ~SharedSourceTest() override {
+  ~OwnerRouteTest() override {
     session_.Fail(absl::CancelledError("the test is over"));
     EXPECT_FALSE(session_.Drain().ok());
   }
@@ -89,10 +88,10 @@ class SharedSourceTest : public testing::Test {
     options.phases = {Phase::kKeys, Phase::kPlans, Phase::kRows, Phase::kGradients};
     return options;
   }
-  static CachedSourceOptions Options() {
-    CachedSourceOptions options;
+  static RowSourceOptions Options() {
+    RowSourceOptions options;
     options.num_workers = 2;
-    options.shares_rows = true;
+    options.held = HeldSet::kSharedCache;
     options.window_steps = 1;
     options.prefetch_steps = 0;
     TableLayout& table = options.tables.emplace_back();
@@ -135,7 +134,6 @@ class SharedSourceTest : public testing::Test {
   // One sample's lookups.
   absl::Status Admit(int64_t step, const std::vector<Key>& keys) {
     StepContext& context = steps_[step];
-    context.has_cache_plan = true;
     context.batch = std::make_unique<Batch>();
     context.batch->step = Step(step);
     context.batch->size = 1;
@@ -143,18 +141,22 @@ class SharedSourceTest : public testing::Test {
     lookups.keys.assign(keys.begin(), keys.end());
     lookups.offsets = {0, static_cast<int32_t>(keys.size())};
     planner_.Plan(*context.batch, &context.plan);
-    return stage_->Admit(true, &context).status();
+    StepTasks tasks;
+    bool goes_on = false;
+    RETURN_IF_ERROR(planner_of_rows_->Admit(true, &context, &tasks, &goes_on));
+    return RunAll(&tasks, exchanges_[0].get());
   }
   // Plans a step and brings its rows.
   absl::Status Begin(int64_t step) {
-    RETURN_IF_ERROR(stage_->Plan(&steps_[step]));
+    StepTasks tasks;
+    RETURN_IF_ERROR(planner_of_rows_->Plan(&steps_[step], &tasks));
+    RETURN_IF_ERROR(RunAll(&tasks, exchanges_[0].get()));
     steps_[step].Begin(std::make_unique<StepTransfers>(device_.get()));
     steps_[step].learning_rate = 0.5f;
-    source_.Fetch(ContextOf(step), {});
-    return source_.Await(&steps_[step]);
-  }
-  std::shared_ptr<StepContext> ContextOf(int64_t step) {
-    return {std::shared_ptr<StepContext>(), &steps_[step]};
+    source_.AddPulls(&steps_[step]);
+    steps_[step].pulls.Start(&session_, Step(step) - 1, nullptr);
+    source_.Receive(&steps_[step], &tasks);
+    return RunAll(&tasks, exchanges_[0].get());
   }
   // The first weight of the row that the i-th lookup of the sample reads.
   float Read(int64_t step, size_t i) const {
@@ -167,7 +169,16 @@ class SharedSourceTest : public testing::Test {
       std::fill_n(gradients.row(u), kDim, gradient * static_cast<float>(u + 1));
     }
     source_.Update(&steps_[step]);
-    return source_.Push(ContextOf(step), {});
+    StepTasks tasks;
+    source_.Push(&steps_[step], &tasks);
+    RETURN_IF_ERROR(RunAll(&tasks, exchanges_[0].get()));
+    session_.StartPush(std::move(steps_[step].push.work), [](const absl::Status&) {});
+    return session_.ReleaseWave(Step(step), 0);
+  }
+  absl::Status FinishPush(int64_t step) {
+    StepTasks tasks;
+    source_.FinishPush(&steps_[step], &tasks);
+    return RunAll(&tasks, exchanges_[0].get());
   }
 
   const Key own_ = OwnedBy(0, 100), once_ = OwnedBy(0, 200), other_ = OwnedBy(1, 300);
@@ -179,11 +190,11 @@ class SharedSourceTest : public testing::Test {
   PsSession session_;
   BatchPlanner planner_;
   StepContext steps_[2];
-  const std::unique_ptr<CacheStage> stage_;
-  SharedSource source_;
+  const std::unique_ptr<RowPlanner> planner_of_rows_;
+  RowSource source_;
 };
 
-TEST_F(SharedSourceTest, HeldRowsTravelAndOthersStayWithTheServers) {
+TEST_F(OwnerRouteTest, HeldRowsTravelAndOthersStayWithTheServers) {
   // own_ is used again, so it is held. once_ is not. The other rank holds other_.
   PostKeys(0, {own_});
   PostKeys(1, {own_});
@@ -202,7 +213,7 @@ TEST_F(SharedSourceTest, HeldRowsTravelAndOthersStayWithTheServers) {
   EXPECT_EQ(Read(0, 2), 41);
   EXPECT_EQ(Read(0, 3), static_cast<float>(own_));
   ASSERT_TRUE(Push(0, 1).ok());
-  ASSERT_TRUE(source_.FinishPush(&steps_[0]).ok());
+  ASSERT_TRUE(FinishPush(0).ok());
   const auto gradients = exchanges_[1]->Receive({Step(0), Phase::kGradients});
   ASSERT_TRUE(gradients.ok());
   EXPECT_EQ(gradients->from(WorkerRank(0)), absl::MakeConstSpan(Bytes({3, 3})));  // Of other_.
@@ -210,9 +221,12 @@ TEST_F(SharedSourceTest, HeldRowsTravelAndOthersStayWithTheServers) {
       {once_, {wire::PushKind::kGradient, 2.0f}}};
   EXPECT_EQ(server_.pushed, pushed);
 
-  const absl::StatusOr<bool> goes_on = stage_->Admit(false, nullptr);
-  ASSERT_TRUE(goes_on.ok()) << goes_on.status();
-  EXPECT_FALSE(*goes_on);
+  StepTasks tasks;
+  bool goes_on = true;
+  ASSERT_TRUE(planner_of_rows_->Admit(false, nullptr, &tasks, &goes_on).ok());
+  const absl::Status admitted = RunAll(&tasks, exchanges_[0].get());
+  ASSERT_TRUE(admitted.ok()) << admitted;
+  EXPECT_FALSE(goes_on);
   ASSERT_TRUE(Begin(1).ok());
   const float updated = static_cast<float>(own_) - 0.5f * (1 + 16);
   EXPECT_EQ(Read(1, 0), updated);
@@ -225,11 +239,11 @@ TEST_F(SharedSourceTest, HeldRowsTravelAndOthersStayWithTheServers) {
   // The servers get the row that is newer than theirs.
   steps_[1].writes_back = true;
   ASSERT_TRUE(Push(1, 0).ok());
-  ASSERT_TRUE(source_.FinishPush(&steps_[1]).ok());
+  ASSERT_TRUE(FinishPush(1).ok());
   EXPECT_EQ(server_.pushed.at(own_), std::pair(wire::PushKind::kAssign, updated));
 }
 
-TEST_F(SharedSourceTest, GradientsAndTheirSumsMustBeFinite) {
+TEST_F(OwnerRouteTest, GradientsAndTheirSumsMustBeFinite) {
   const float most = std::numeric_limits<float>::max();
   PostKeys(0, {own_});
   PostKeys(1, {own_});
@@ -246,7 +260,7 @@ TEST_F(SharedSourceTest, GradientsAndTheirSumsMustBeFinite) {
                                                            own_, " is not finite")))
       << own;
   ASSERT_TRUE(Push(0, most).ok());
-  const absl::Status sum = source_.FinishPush(&steps_[0]);
+  const absl::Status sum = FinishPush(0);
   EXPECT_EQ(sum.code(), absl::StatusCode::kInvalidArgument) << sum;
   EXPECT_TRUE(absl::StartsWith(
       sum.message(),
@@ -255,7 +269,7 @@ TEST_F(SharedSourceTest, GradientsAndTheirSumsMustBeFinite) {
       << sum;
 }
 
-TEST_F(SharedSourceTest, BlocksOfTheWrongSizeFailTheExchange) {
+TEST_F(OwnerRouteTest, BlocksOfTheWrongSizeFailTheExchange) {
   PostKeys(0, {own_});
   PostKeys(1, {own_});
   PostPlan(0, {1});
@@ -268,7 +282,7 @@ TEST_F(SharedSourceTest, BlocksOfTheWrongSizeFailTheExchange) {
   EXPECT_EQ(exchanges_[0]->status(), refused);
 }
 
-TEST_F(SharedSourceTest, PlansOfTheWrongSizeFailTheExchange) {
+TEST_F(OwnerRouteTest, PlansOfTheWrongSizeFailTheExchange) {
   PostKeys(0, {own_});
   PostKeys(1, {own_});
   PostPlan(0, {1, 0});
@@ -277,7 +291,7 @@ TEST_F(SharedSourceTest, PlansOfTheWrongSizeFailTheExchange) {
   EXPECT_EQ(Begin(0), absl::InternalError("rank 1, the plans of step 0: 10 bytes instead of 9"));
 }
 
-TEST_F(SharedSourceTest, RequestsThatNoRankMakesFailTheExchange) {
+TEST_F(OwnerRouteTest, RequestsThatNoRankMakesFailTheExchange) {
   PostKeys(0, {own_, other_});
   EXPECT_EQ(Admit(0, {own_}),
             absl::InternalError(absl::StrCat("the keys of step 0: rank 1 asks rank 0 for key ",

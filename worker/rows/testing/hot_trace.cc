@@ -1,4 +1,4 @@
-#include "worker/rows/testing/hot_source_trace.h"
+#include "worker/rows/testing/hot_trace.h"
 
 #include <cmath>
 #include <utility>
@@ -71,13 +71,13 @@ HotTrace DrawHotTrace(uint32_t num_ranks, Random* random) {
       }
     }
   }
-  HotSourceOptions& options = trace.options;
+  RowSourceOptions& options = trace.options;
   options.num_servers = trace.num_servers;
   options.num_workers = num_ranks;
+  options.held = HeldSet::kHot;
   options.tables = trace.tables.sparse;
   options.start_step = trace.start_step;
-  options.load_piece_bytes = random->OneIn(3) ? 1 << 20 : random->Draw(1, 300);
-  options.write_back_piece_bytes = random->OneIn(3) ? 1 << 20 : random->Draw(1, 300);
+  options.piece_bytes = random->OneIn(3) ? 1 << 20 : random->Draw(1, 300);
   trace.max_chunk_bytes = random->OneIn(2)
                               ? 512 << 10
                               : kMaxHeaderBytes + 2 * kMaxSliceHeaderBytes + random->Draw(50, 400);

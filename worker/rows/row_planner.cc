@@ -1,4 +1,4 @@
-#include "worker/rows/cache_stage.h"
+#include "worker/rows/row_planner.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,52 +8,65 @@
 #include "common/base/check.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
-#include "worker/rows/cached_source.h"
 
 namespace thermocline {
 namespace {
 
-std::vector<TableId> TableIds(const CachedSourceOptions& options) {
+std::vector<TableId> TableIds(const RowSourceOptions& options) {
   std::vector<TableId> ids;
   for (const TableLayout& table : options.tables) ids.push_back(table.id);
   return ids;
 }
 
 // Rows that have to be held are, or the job can't go on.
-absl::Status CheckRoom(const CachedSourceOptions& options, const CachePlan& plan) {
+absl::Status CheckRoom(const RowSourceOptions& options, const CachePlan& plan) {
   const auto [table, rows] = plan.no_room_to_keep;
   if (table < 0) return absl::OkStatus();
   return NoRoomToKeep(options.layout, table, options.tables[table].name, rows);
 }
 
-class OwnCacheStage : public CacheStage {
+class PullPlanner : public RowPlanner {
  public:
-  OwnCacheStage(const CachedSourceOptions& options, ThreadPool* threads)
+  absl::Status Plan(StepContext* context, StepTasks*) override {
+    StepPlan* const plan = BeginPlan(GradientRoute::kServer, context);
+    for (size_t t = 0; t < plan->tables.size(); ++t) {
+      const TablePlan& table = context->plan.tables[t];
+      plan->tables[t].pulled = SharesOf(table.id, table);
+      plan->tables[t].pulls_latest = true;
+      plan->cache.counts.bypassed += table.num_unique();
+    }
+    return absl::OkStatus();
+  }
+};
+
+class OwnCachePlanner : public RowPlanner {
+ public:
+  OwnCachePlanner(const RowSourceOptions& options, ThreadPool* threads)
       : options_(options),
         planner_(PlannerOptionsOf(options), ClusterMap(options.num_servers), TableIds(options),
                  threads),
         threads_(threads) {}
 
-  absl::StatusOr<bool> Admit(absl::StatusOr<bool> has_step, StepContext* context) override {
-    if (has_step.ok() && *has_step) {
-      RETURN_IF_ERROR(
-          planner_.Admit(context->step(), SharesOf(context->plan), &context->cache_plan));
-    }
-    return has_step;
+  absl::Status Admit(const absl::StatusOr<bool>& has_step, StepContext* context, StepTasks* tasks,
+                     bool* goes_on) override {
+    RETURN_IF_ERROR(RowPlanner::Admit(has_step, context, tasks, goes_on));
+    if (!*goes_on) return absl::OkStatus();
+    return planner_.Admit(context->step(), SharesOf(context->plan), &context->row_plan.cache);
   }
 
-  absl::Status Plan(StepContext* context) override {
-    planner_.Plan(context->step(), SharesOf(context->plan), &context->cache_plan);
-    RETURN_IF_ERROR(CheckRoom(options_, context->cache_plan));
-    threads_->ParallelFor(context->plan.features.size(), [&](int64_t f, int) {
-      FeaturePlan& feature = context->plan.features[f];
-      MapLookups(context->cache_plan.tables[feature.table].rows, &feature);
-    });
+  absl::Status Plan(StepContext* context, StepTasks*) override {
+    StepPlan* const plan = BeginPlan(GradientRoute::kLocal, context);
+    planner_.Plan(context->step(), SharesOf(context->plan), &plan->cache);
+    RETURN_IF_ERROR(CheckRoom(options_, plan->cache));
+    PullBypassed(context);
+    MapLookups(
+        [&](int32_t t) -> const auto& { return plan->cache.tables[t].rows; }, threads_,
+        &context->plan);
     return absl::OkStatus();
   }
 
  private:
-  const CachedSourceOptions options_;
+  const RowSourceOptions options_;
   CachePlanner planner_;
   ThreadPool* const threads_;
 };
@@ -63,9 +76,9 @@ class OwnCacheStage : public CacheStage {
 constexpr size_t kBitsBegin = sizeof(int64_t);
 size_t BytesOfBits(size_t bits) { return (bits + 7) / 8; }
 
-class SharedCacheStage : public CacheStage {
+class SharedCachePlanner : public RowPlanner {
  public:
-  SharedCacheStage(const CachedSourceOptions& options, Exchange* exchange, ThreadPool* threads)
+  SharedCachePlanner(const RowSourceOptions& options, Exchange* exchange, ThreadPool* threads)
       : options_(options),
         exchange_(exchange),
         threads_(threads),
@@ -82,39 +95,35 @@ class SharedCacheStage : public CacheStage {
     }
   }
 
-  absl::StatusOr<bool> Admit(absl::StatusOr<bool> has_step, StepContext* context) override {
+  absl::Status Admit(const absl::StatusOr<bool>& has_step, StepContext* context, StepTasks* tasks,
+                     bool* goes_on) override {
     const Step step = next_step_;
     next_step_ = step + 1;
-    if (!has_step.ok() || !*has_step) {
+    const bool has_own = has_step.ok() && *has_step;
+    if (has_own) {
+      CHECK_EQ(context->step().value(), step.value());
+      RETURN_IF_ERROR(PostRequests(context));
+    } else {
       const absl::Status posted = exchange_->PostEnd(step, has_step.status());
       // A rank that can't read its data ends the job, with its own error.
-      if (!has_step.ok()) return has_step;
+      if (!has_step.ok()) return has_step.status();
       RETURN_IF_ERROR(posted);
-      return exchange_->HasStep(step);
     }
-    CHECK_EQ(context->step().value(), step.value());
-    RETURN_IF_ERROR(PostRequests(context));
-    ASSIGN_OR_RETURN(const bool all_have, exchange_->HasStep(step));
-    if (!all_have) return false;
-    RETURN_IF_ERROR(TakeRequests(context));
-    RETURN_IF_ERROR(
-        planner_.Admit(step, SharesOf(context->of_cache.Get<SharedPlan>()), &context->cache_plan));
-    return true;
+    tasks->After(StepWait::For({step, Phase::kKeys}), [this, step, context, goes_on] {
+      ASSIGN_OR_RETURN(*goes_on, exchange_->HasStep(step));
+      return *goes_on ? TakeRequests(context) : absl::OkStatus();
+    });
+    return absl::OkStatus();
   }
 
-  absl::Status Plan(StepContext* context) override {
-    SharedPlan& plan = context->of_cache.Get<SharedPlan>();
-    planner_.Plan(context->step(), SharesOf(plan), &context->cache_plan);
-    RETURN_IF_ERROR(CheckRoom(options_, context->cache_plan));
-    RETURN_IF_ERROR(PostPlans(*context, plan));
-    ForEachTable([&](size_t t, int) { KeepHeld(t, context->cache_plan.tables[t].rows, &plan); });
-    ASSIGN_OR_RETURN(const ReceivedBlocks answers,
-                     exchange_->Receive({context->step(), Phase::kPlans}));
-    RETURN_IF_ERROR(TakePlans(answers, context, &plan));
-    threads_->ParallelFor(context->plan.features.size(), [&](int64_t f, int) {
-      FeaturePlan& feature = context->plan.features[f];
-      MapLookups(plan.tables[feature.table].row_indices, &feature);
-    });
+  absl::Status Plan(StepContext* context, StepTasks* tasks) override {
+    StepPlan* const plan = BeginPlan(GradientRoute::kOwner, context);
+    planner_.Plan(context->step(), RequestedBy(*plan), &plan->cache);
+    RETURN_IF_ERROR(CheckRoom(options_, plan->cache));
+    RETURN_IF_ERROR(PostPlans(context->step(), *plan));
+    ForEachTable([&](size_t t, int) { KeepHeld(t, plan->cache.tables[t].rows, &plan->tables[t]); });
+    tasks->After(StepWait::For({context->step(), Phase::kPlans}),
+                 [this, context] { return TakePlans(context); });
     return absl::OkStatus();
   }
 
@@ -130,10 +139,10 @@ class SharedCacheStage : public CacheStage {
     UninitializedVector<uint8_t> is_held;  // [num_unique] by u
   };
 
-  static std::vector<KeyShares> SharesOf(const SharedPlan& plan) {
+  static std::vector<KeyShares> RequestedBy(const StepPlan& plan) {
     std::vector<KeyShares> shares;
-    for (const RequestedKeys& keys : plan.requested) {
-      shares.push_back(thermocline::SharesOf(keys.id, keys));
+    for (const StepPlan::Table& table : plan.tables) {
+      shares.push_back(SharesOf(table.requested.id, table.requested));
     }
     return shares;
   }
@@ -145,17 +154,17 @@ class SharedCacheStage : public CacheStage {
 
   absl::Status PostRequests(StepContext* context);
   void SplitByOwner(const TablePlan& keys, bool is_shared, Scratch* scratch,
-                    SharedPlan::Table* to) const;
+                    StepPlan::Table* to) const;
   absl::Status TakeRequests(StepContext* context);
-  absl::Status PostPlans(const StepContext& context, const SharedPlan& plan);
-  void KeepHeld(size_t t, absl::Span<const int32_t> rows, SharedPlan* plan);
-  absl::Status TakePlans(const ReceivedBlocks& answers, StepContext* context, SharedPlan* plan);
+  absl::Status PostPlans(Step step, const StepPlan& plan);
+  void KeepHeld(size_t t, absl::Span<const int32_t> rows, StepPlan::Table* to);
+  absl::Status TakePlans(StepContext* context);
   static void TakeBits(const uint8_t* const* bits, UninitializedVector<uint8_t>* is_held,
-                       SharedPlan::Table* to);
+                       StepPlan::Table* to);
   static void PlaceKeys(const TablePlan& keys, absl::Span<const uint8_t> is_held,
-                        SharedPlan::Table* to);
+                        StepPlan::Table* to);
 
-  const CachedSourceOptions options_;
+  const RowSourceOptions options_;
   Exchange* const exchange_;
   ThreadPool* const threads_;
   const ClusterMap owners_, servers_;
@@ -167,8 +176,8 @@ class SharedCacheStage : public CacheStage {
 };
 
 // Tables whose rows only the servers can decide on are asked of no owner.
-absl::Status SharedCacheStage::PostRequests(StepContext* context) {
-  SharedPlan& plan = context->of_cache.Get<SharedPlan>();
+absl::Status SharedCachePlanner::PostRequests(StepContext* context) {
+  StepPlan& plan = context->row_plan;
   plan.tables.resize(options_.tables.size());
   ForEachTable([&](size_t t, int) {
     SplitByOwner(context->plan.tables[t], group_of_[t]->holds_rows, &scratch_[t], &plan.tables[t]);
@@ -186,8 +195,8 @@ absl::Status SharedCacheStage::PostRequests(StepContext* context) {
   return exchange_->Post({context->step(), Phase::kKeys}, std::move(blocks));
 }
 
-void SharedCacheStage::SplitByOwner(const TablePlan& keys, bool is_shared, Scratch* scratch,
-                                    SharedPlan::Table* to) const {
+void SharedCachePlanner::SplitByOwner(const TablePlan& keys, bool is_shared, Scratch* scratch,
+                                      StepPlan::Table* to) const {
   const uint32_t num_ranks = owners_.num_servers();
   const int32_t n = is_shared ? keys.num_unique() : 0;
   to->owner_begin.assign(num_ranks + 1, 0);
@@ -210,7 +219,7 @@ void SharedCacheStage::SplitByOwner(const TablePlan& keys, bool is_shared, Scrat
   }
 }
 
-absl::Status SharedCacheStage::TakeRequests(StepContext* context) {
+absl::Status SharedCachePlanner::TakeRequests(StepContext* context) {
   const BlockId id = {context->step(), Phase::kKeys};
   const size_t num_tables = options_.tables.size();
   ASSIGN_OR_RETURN(const ReceivedBlocks blocks, exchange_->Receive(id));
@@ -223,36 +232,35 @@ absl::Status SharedCacheStage::TakeRequests(StepContext* context) {
     }
     for (size_t t = 0; t < num_tables; ++t) requests[t].push_back((*of_rank)[t]);
   }
-  SharedPlan& plan = context->of_cache.Get<SharedPlan>();
-  plan.requested.resize(num_tables);
+  StepPlan& plan = context->row_plan;
   std::vector<absl::Status> statuses(num_tables);
   ForEachTable([&](size_t t, int thread) {
-    statuses[t] =
-        request_planners_[thread].Plan(options_.tables[t].id, requests[t], &plan.requested[t]);
+    statuses[t] = request_planners_[thread].Plan(options_.tables[t].id, requests[t],
+                                                 &plan.tables[t].requested);
   });
   for (const absl::Status& status : statuses) {
     if (status.ok()) continue;
     exchange_->Fail(absl::InternalError(absl::StrCat(Describe(id), ": ", status.message())));
     return exchange_->status();
   }
-  return absl::OkStatus();
+  return planner_.Admit(context->step(), RequestedBy(plan), &plan.cache);
 }
 
-absl::Status SharedCacheStage::PostPlans(const StepContext& context, const SharedPlan& plan) {
+absl::Status SharedCachePlanner::PostPlans(Step step, const StepPlan& plan) {
   std::vector<Block> blocks(exchange_->num_ranks());
   for (uint32_t rank = 0; rank < blocks.size(); ++rank) {
     size_t bytes = kBitsBegin;
-    for (const RequestedKeys& keys : plan.requested) {
-      bytes += BytesOfBits(keys.positions[rank].size());
+    for (const StepPlan::Table& table : plan.tables) {
+      bytes += BytesOfBits(table.requested.positions[rank].size());
     }
     BlockBytes block(bytes);
     std::fill(block.begin(), block.end(), 0);
-    const int64_t pushed_through = context.cache_plan.pushed_through.value();
+    const int64_t pushed_through = plan.cache.pushed_through.value();
     std::memcpy(block.data(), &pushed_through, sizeof(pushed_through));
     uint8_t* bits = block.data() + kBitsBegin;
-    for (size_t t = 0; t < plan.requested.size(); ++t) {
-      const UninitializedVector<int32_t>& positions = plan.requested[t].positions[rank];
-      const int32_t* const rows = context.cache_plan.tables[t].rows.data();
+    for (size_t t = 0; t < plan.tables.size(); ++t) {
+      const UninitializedVector<int32_t>& positions = plan.tables[t].requested.positions[rank];
+      const int32_t* const rows = plan.cache.tables[t].rows.data();
       for (size_t i = 0; i < positions.size(); ++i) {
         const bool is_held = rows[positions[i]] < group_of_[t]->capacity;
         bits[i / 8] |= static_cast<uint8_t>(is_held ? 1u << (i % 8) : 0u);
@@ -261,25 +269,25 @@ absl::Status SharedCacheStage::PostPlans(const StepContext& context, const Share
     }
     blocks[rank].bytes = std::make_shared<BlockBytes>(std::move(block));
   }
-  return exchange_->Post({context.step(), Phase::kPlans}, std::move(blocks));
+  return exchange_->Post({step, Phase::kPlans}, std::move(blocks));
 }
 
-// Of what ranks asked for, leaves the keys held.
-void SharedCacheStage::KeepHeld(size_t t, absl::Span<const int32_t> rows, SharedPlan* plan) {
-  plan->held_rows.resize(options_.tables.size());
+// Leaves the keys held of those that ranks asked for.
+void SharedCachePlanner::KeepHeld(size_t t, absl::Span<const int32_t> rows, StepPlan::Table* to) {
   UninitializedVector<uint8_t>& is_held = scratch_[t].is_held;
-  UninitializedVector<int32_t>& held_rows = plan->held_rows[t];
   is_held.resize(rows.size());
-  held_rows.clear();
+  to->held_rows.clear();
   for (size_t u = 0; u < rows.size(); ++u) {
     is_held[u] = rows[u] < group_of_[t]->capacity ? 1 : 0;
-    if (is_held[u] != 0) held_rows.push_back(rows[u]);
+    if (is_held[u] != 0) to->held_rows.push_back(rows[u]);
   }
-  RetainKeys(is_held, &plan->requested[t]);
+  RetainKeys(is_held, &to->requested);
 }
 
-absl::Status SharedCacheStage::TakePlans(const ReceivedBlocks& answers, StepContext* context,
-                                         SharedPlan* plan) {
+absl::Status SharedCachePlanner::TakePlans(StepContext* context) {
+  const BlockId id = {context->step(), Phase::kPlans};
+  ASSIGN_OR_RETURN(const ReceivedBlocks answers, exchange_->Receive(id));
+  StepPlan* const plan = &context->row_plan;
   const size_t num_tables = options_.tables.size();
   std::vector<const uint8_t*> bits(num_tables * answers.size());  // [tables][owners]
   plan->pushed_through = kNoStep;
@@ -290,8 +298,7 @@ absl::Status SharedCacheStage::TakePlans(const ReceivedBlocks& answers, StepCont
       bits[t * answers.size() + owner] = block.data() + bytes;
       bytes += BytesOfBits(plan->tables[t].CountOf(owner));
     }
-    RETURN_IF_ERROR(
-        CheckSize({context->step(), Phase::kPlans}, owner, block.size(), bytes, exchange_));
+    RETURN_IF_ERROR(CheckSize(id, owner, block.size(), bytes, exchange_));
     int64_t pushed_through = 0;
     std::memcpy(&pushed_through, block.data(), sizeof(pushed_through));
     plan->pushed_through = std::max(plan->pushed_through, Step(pushed_through));
@@ -301,13 +308,18 @@ absl::Status SharedCacheStage::TakePlans(const ReceivedBlocks& answers, StepCont
     is_held.assign(context->plan.tables[t].num_unique(), 0);
     TakeBits(bits.data() + t * answers.size(), &is_held, &plan->tables[t]);
     PlaceKeys(context->plan.tables[t], is_held, &plan->tables[t]);
+    plan->tables[t].pulls_latest = !group_of_[t]->holds_rows;
   });
+  plan->awaits_push_of = context->step() - 1;
+  MapLookups(
+      [&](int32_t t) -> const auto& { return plan->tables[t].row_indices; }, threads_,
+      &context->plan);
   return absl::OkStatus();
 }
 
-// Of what this rank asked for, leaves the keys that their owners hold.
-void SharedCacheStage::TakeBits(const uint8_t* const* bits, UninitializedVector<uint8_t>* is_held,
-                                SharedPlan::Table* to) {
+// Leaves the keys that their owners hold of those that this rank asked for.
+void SharedCachePlanner::TakeBits(const uint8_t* const* bits, UninitializedVector<uint8_t>* is_held,
+                                  StepPlan::Table* to) {
   int32_t begin = 0, kept = 0;
   for (uint32_t owner = 0; owner + 1 < to->owner_begin.size(); ++owner) {
     const int32_t count = to->owner_begin[owner + 1] - begin;
@@ -323,40 +335,92 @@ void SharedCacheStage::TakeBits(const uint8_t* const* bits, UninitializedVector<
   to->asked.resize(kept);
 }
 
-void SharedCacheStage::PlaceKeys(const TablePlan& keys, absl::Span<const uint8_t> is_held,
-                                 SharedPlan::Table* to) {
-  SharedPlan::Bypassed& bypassed = to->bypassed;
-  bypassed.keys.clear();
-  bypassed.counts.clear();
-  bypassed.positions.clear();
-  bypassed.server_begin.assign(1, 0);
+void SharedCachePlanner::PlaceKeys(const TablePlan& keys, absl::Span<const uint8_t> is_held,
+                                   StepPlan::Table* to) {
+  CachedKeys& unheld = to->unheld;
+  unheld.keys.clear();
+  unheld.counts.clear();
+  unheld.server_begin.assign(1, 0);
+  to->unheld_positions.clear();
   to->row_indices.resize(keys.num_unique());
   for (size_t server = 0; server + 1 < keys.server_begin.size(); ++server) {
     for (int32_t u = keys.server_begin[server]; u < keys.server_begin[server + 1]; ++u) {
       if (is_held[u] != 0) continue;
-      to->row_indices[u] = bypassed.size();
-      bypassed.keys.push_back(keys.keys[u]);
-      bypassed.counts.push_back(keys.counts[u]);
-      bypassed.positions.push_back(u);
+      to->row_indices[u] = unheld.size();
+      unheld.keys.push_back(keys.keys[u]);
+      unheld.counts.push_back(keys.counts[u]);
+      to->unheld_positions.push_back(u);
     }
-    bypassed.server_begin.push_back(bypassed.size());
+    unheld.server_begin.push_back(unheld.size());
   }
   for (size_t i = 0; i < to->asked.size(); ++i) {
-    to->row_indices[to->asked[i]] = bypassed.size() + static_cast<int32_t>(i);
+    to->row_indices[to->asked[i]] = unheld.size() + static_cast<int32_t>(i);
   }
+  to->pulled = SharesOf(keys.id, unheld);
+  to->pulled_positions = to->unheld_positions;
 }
 
 }  // namespace
 
-void MapLookups(absl::Span<const int32_t> rows, FeaturePlan* feature) {
-  for (int32_t& index : feature->row_indices) index = rows[index];
+StepPlan* BeginPlan(GradientRoute route, StepContext* context) {
+  StepPlan* const plan = &context->row_plan;
+  plan->route = route;
+  plan->tables.resize(context->plan.tables.size());
+  plan->cache.tables.resize(plan->tables.size());
+  plan->cache.counts = CacheCounts();
+  for (StepPlan::Table& table : plan->tables) {
+    table.pulled = {};
+    table.pulled_positions = {};
+    table.pulls_latest = false;
+  }
+  plan->pushed_through = plan->awaits_push_of = kNoStep;
+  plan->loads_set = false;
+  return plan;
 }
 
-std::unique_ptr<CacheStage> MakeCacheStage(const CachedSourceOptions& options, Exchange* exchange,
+void PullBypassed(StepContext* context) {
+  StepPlan& plan = context->row_plan;
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    TableCachePlan& from = plan.cache.tables[t];
+    const UninitializedVector<uint32_t>& counts = context->plan.tables[t].counts;
+    from.bypassed.counts.resize(from.bypassed.keys.size());
+    for (int32_t i = 0; i < from.bypassed.size(); ++i) {
+      from.bypassed.counts[i] = counts[from.bypassed_positions[i]];
+    }
+    plan.tables[t].pulled = SharesOf(context->plan.tables[t].id, from.bypassed);
+    plan.tables[t].pulled_positions = from.bypassed_positions;
+  }
+  plan.pushed_through = plan.awaits_push_of = plan.cache.pushed_through;
+}
+
+CachePlannerOptions PlannerOptionsOf(const RowSourceOptions& options) {
+  CachePlannerOptions planner;
+  for (const CacheGroupLayout& group : options.layout.groups) {
+    planner.groups.push_back({group.tables, group.capacity, group.keeps_rows});
+  }
+  planner.window_steps = options.window_steps;
+  // Where rows are shared, the planner sees no keys of such tables.
+  planner.follows_every_push =
+      options.held != HeldSet::kSharedCache && options.servers_forget_rows();
+  return planner;
+}
+
+std::unique_ptr<RowPlanner> MakePullPlanner() { return std::make_unique<PullPlanner>(); }
+
+std::unique_ptr<RowPlanner> MakeRowPlanner(const RowSourceOptions& options, Exchange* exchange,
                                            ThreadPool* threads) {
-  if (options.shares_rows) return std::make_unique<SharedCacheStage>(options, exchange, threads);
-  if (options.static_rows != nullptr) return MakeStaticStage(options, threads);
-  return std::make_unique<OwnCacheStage>(options, threads);
+  switch (options.held) {
+    case HeldSet::kNone:
+      return MakePullPlanner();
+    case HeldSet::kCache:
+      return std::make_unique<OwnCachePlanner>(options, threads);
+    case HeldSet::kSharedCache:
+      return std::make_unique<SharedCachePlanner>(options, exchange, threads);
+    case HeldSet::kStatic:
+    case HeldSet::kHot:
+      return MakeFixedPlanner(options, threads);
+  }
+  return nullptr;
 }
 
 absl::Status RefuseBlock(BlockId id, uint32_t from, const std::string& why, Exchange* exchange) {

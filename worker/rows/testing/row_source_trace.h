@@ -1,6 +1,6 @@
-// What the randomized tests of a CachedSource are drawn from: tables, a cache, a network, steps.
-#ifndef THERMOCLINE_WORKER_ROWS_TESTING_CACHED_SOURCE_TRACE_H_
-#define THERMOCLINE_WORKER_ROWS_TESTING_CACHED_SOURCE_TRACE_H_
+// What the randomized tests of a RowSource are drawn from: tables, a cache, a network, steps.
+#ifndef THERMOCLINE_WORKER_ROWS_TESTING_ROW_SOURCE_TRACE_H_
+#define THERMOCLINE_WORKER_ROWS_TESTING_ROW_SOURCE_TRACE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@
 #include "common/base/ids.h"
 #include "common/math/sparse_optimizer.h"
 #include "common/math/table_spec.h"
-#include "worker/rows/cached_source.h"
+#include "worker/rows/row_source.h"
 
 namespace thermocline {
 
@@ -46,7 +46,7 @@ struct ServerRow {
 using Rows = std::map<TableKey, ServerRow>;
 
 struct Trace {
-  CachedSourceOptions options;
+  RowSourceOptions options;
   std::map<uint32_t, TableLayout> layouts;  // by id, the dense one too
   std::vector<int32_t> feature_tables;
   int num_steps = 0;
@@ -60,7 +60,7 @@ struct Trace {
   size_t max_chunk_bytes = 0;
   int max_calls_in_flight = 1;
 
-  bool owns_rows() const { return options.num_workers == 1; }
+  bool holds_rows() const { return options.held != HeldSet::kNone; }
   Step last_step() const { return options.start_step + (num_steps - 1); }
   uint32_t ServerOf(const TableKey& key) const {
     const uint64_t hash = KeyHash(TableSalt(TableId(key.first)), key.second);
@@ -92,4 +92,4 @@ Trace DrawTrace(uint32_t num_workers, Random* random);
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_WORKER_ROWS_TESTING_CACHED_SOURCE_TRACE_H_
+#endif  // THERMOCLINE_WORKER_ROWS_TESTING_ROW_SOURCE_TRACE_H_

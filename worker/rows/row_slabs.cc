@@ -1,4 +1,4 @@
-#include "worker/rows/owned_rows.h"
+#include "worker/rows/row_slabs.h"
 
 #include <algorithm>
 #include <limits>
@@ -15,8 +15,8 @@ namespace {
 // The metadata of held rows is prefetched so many rows ahead.
 constexpr size_t kRowsAhead = 16;
 
-// Of the rows of each slab. Owners hold different keys, each as many of every server.
-double MaxUnwrittenShare(const CachedSourceOptions& options) {
+// The share of each slab. Owners hold different keys, each as many of every server.
+double MaxUnwrittenShare(const RowSourceOptions& options) {
   const double capacity_bytes = static_cast<double>(options.layout.capacity_bytes());
   const double max_bytes =
       static_cast<double>(options.max_unwritten_bytes) * options.num_servers / options.num_workers;
@@ -25,37 +25,30 @@ double MaxUnwrittenShare(const CachedSourceOptions& options) {
 
 }  // namespace
 
-OwnedRows::OwnedRows(const CachedSourceOptions& options, PsSession* session, Device* device)
+RowSlabs::RowSlabs(const RowSourceOptions& options, Device* device)
     : options_(options),
       max_unwritten_share_(MaxUnwrittenShare(options)),
-      session_(session),
       device_(device),
       group_of_(options.tables.size()),
       chosen_(options.tables.size() * options.num_servers) {
-  CHECK_LT(options.prefetch_steps, options.window_steps);
   for (const CacheGroupLayout& group : options.layout.groups) {
     for (const int32_t table : group.tables) group_of_[table] = slabs_.size();
     slabs_.push_back(std::make_unique<DeviceSlab>(group, device));
   }
 }
 
-PullWork OwnedRows::Begin(const CachePlan* plan, StepTransfers* transfers, OfStep* step) {
-  step->plan = plan;
-  step->transfers = transfers;
-  step->tables.resize(options_.tables.size());
-  PullWork pull;
-  pull.with_state = options_.updates_rows();
-  pull.slices.resize(options_.num_servers);
-  for (size_t t = 0; t < step->tables.size(); ++t) {
-    const CachedKeys& keys = plan->tables[t].loaded;
-    const int width = WidthOf(t);
-    step->tables[t].loaded = transfers->upload.Reserve<float>(keys.keys.size() * width);
-    AddPullSlices(SharesOf(options_.tables[t].id, keys), step->tables[t].loaded.host, &pull.slices);
+void RowSlabs::AddPulls(StepContext* context) {
+  context->table_transfers.resize(options_.tables.size());
+  for (size_t t = 0; t < options_.tables.size(); ++t) {
+    const CachedKeys& keys = context->row_plan.cache.tables[t].loaded;
+    UploadArena::Array<float>& loaded = context->table_transfers[t].loaded;
+    loaded = TransfersOf(context)->upload.Reserve<float>(keys.keys.size() * WidthOf(t));
+    AddPull(SharesOf(options_.tables[t].id, keys), loaded.host,
+            &context->pulls.work(StepPulls::kWithState).slices);
   }
-  return pull;
 }
 
-absl::Status OwnedRows::ReserveStaging(const CachePlan& plan) {
+absl::Status RowSlabs::ReserveStaging(const CachePlan& plan) {
   std::vector<int32_t> staging(slabs_.size(), 0);
   for (size_t t = 0; t < options_.tables.size(); ++t) {
     staging[group_of_[t]] += plan.tables[t].bypassed.size();
@@ -67,16 +60,13 @@ absl::Status OwnedRows::ReserveStaging(const CachePlan& plan) {
 }
 
 // Evictions of all tables come before loads: a row of the slab may go from one table to another.
-void OwnedRows::Place(Step complete_through, OfStep* step, std::vector<RowCopy>* gathers,
-                      std::vector<RowCopy>* scatters) {
-  for (size_t t = 0; t < options_.tables.size(); ++t) TakeEvicted(t, step, gathers);
-  for (size_t t = 0; t < options_.tables.size(); ++t) {
-    PlaceLoaded(t, complete_through, step, scatters);
-  }
-  Count(step->plan->counts);
+void RowSlabs::Place(StepContext* context, std::vector<RowCopy>* gathers,
+                     std::vector<RowCopy>* scatters) {
+  for (size_t t = 0; t < options_.tables.size(); ++t) TakeEvicted(t, context, gathers);
+  for (size_t t = 0; t < options_.tables.size(); ++t) PlaceLoaded(t, context, scatters);
 }
 
-void OwnedRows::Count(const CacheCounts& planned) {
+void RowSlabs::Count(const CacheCounts& planned) {
   absl::MutexLock lock(&mutex_);
   counts_.hits += planned.hits;
   counts_.loaded += planned.loaded;
@@ -88,8 +78,8 @@ void OwnedRows::Count(const CacheCounts& planned) {
 }
 
 // Copies evicted rows that are newer than the servers' to the host.
-void OwnedRows::TakeEvicted(size_t t, OfStep* step, std::vector<RowCopy>* gathers) {
-  const CachedKeys& evicted = step->plan->tables[t].evicted;
+void RowSlabs::TakeEvicted(size_t t, StepContext* context, std::vector<RowCopy>* gathers) {
+  const CachedKeys& evicted = context->row_plan.cache.tables[t].evicted;
   HeldRows& held = SlabOf(t).held();
   for (uint32_t server = 0; server < options_.num_servers; ++server) {
     for (int32_t i = evicted.server_begin[server]; i < evicted.server_begin[server + 1]; ++i) {
@@ -99,48 +89,48 @@ void OwnedRows::TakeEvicted(size_t t, OfStep* step, std::vector<RowCopy>* gather
       if (lookups > 0) chosen_[t * options_.num_servers + server].push_back({row, lookups});
     }
   }
-  GatherChosen(t, step->transfers, &step->tables[t].evicted, gathers);
+  WrittenRows& written = context->table_transfers[t].evicted;
+  TakeChosen(t, &written.keys);
+  written.rows = Gather(t, written.keys, TransfersOf(context), gathers);
 }
 
-// Copies the chosen rows of the table to the host.
-void OwnedRows::GatherChosen(size_t t, StepTransfers* transfers, WrittenRows* written,
-                             std::vector<RowCopy>* gathers) {
-  TakeChosen(t, &written->keys, &written->counts);
-  const int32_t count = written->keys.size();
-  const int width = WidthOf(t);
-  written->rows = transfers->download.Add<float>(size_t{1} * count * width);
-  if (count == 0) return;
-  gathers->push_back({SlabOf(t).Rows(width),
-                      transfers->upload.Add(absl::MakeConstSpan(written->keys.rows)),
-                      FloatMatrix(written->rows.device.data, count, width)});
+DownloadArena::Array<float> RowSlabs::Gather(size_t t, const CachedKeys& keys,
+                                             StepTransfers* transfers,
+                                             std::vector<RowCopy>* gathers) {
+  const auto width = static_cast<int>(WidthOf(t));
+  const DownloadArena::Array<float> rows = transfers->download.Add<float>(keys.keys.size() * width);
+  if (keys.size() > 0) {
+    gathers->push_back({SlabOf(t).Rows(width),
+                        transfers->upload.Add(absl::MakeConstSpan(keys.rows)),
+                        FloatMatrix(rows.device.data, keys.size(), width)});
+  }
+  return rows;
 }
 
 // Copies pulled rows to their places in the slab.
-void OwnedRows::PlaceLoaded(size_t t, Step complete_through, OfStep* step,
-                            std::vector<RowCopy>* scatters) {
-  const CachedKeys& loaded = step->plan->tables[t].loaded;
+void RowSlabs::PlaceLoaded(size_t t, StepContext* context, std::vector<RowCopy>* scatters) {
+  const CachedKeys& loaded = context->row_plan.cache.tables[t].loaded;
   if (loaded.size() == 0) return;
-  const float* const packed = step->tables[t].loaded.device.data;
-  const int width = WidthOf(t);
+  const float* const packed = context->table_transfers[t].loaded.device.data;
+  const auto width = static_cast<int>(WidthOf(t));
   scatters->push_back({SlabOf(t).Rows(width),
-                       step->transfers->upload.Add(absl::MakeConstSpan(loaded.rows)),
+                       TransfersOf(context)->upload.Add(absl::MakeConstSpan(loaded.rows)),
                        // The device only reads it.
                        FloatMatrix(const_cast<float*>(packed), loaded.size(), width)});
   for (int32_t i = 0; i < loaded.size(); ++i) {
-    SlabOf(t).held().Hold(loaded.rows[i], static_cast<int32_t>(t), loaded.keys[i],
-                          complete_through);
+    SlabOf(t).held().Hold(loaded.rows[i], static_cast<int32_t>(t), loaded.keys[i]);
   }
 }
 
-RowUpdateGroup OwnedRows::UpdateOf(size_t t, const StepContext& context, Matrix gradients,
-                                   DeviceSpan<const int32_t> rows) {
+RowUpdateGroup RowSlabs::UpdateOf(size_t t, const StepContext& context, Matrix gradients,
+                                  DeviceSpan<const int32_t> rows) {
   const OptimizerConfig& optimizer = options_.tables[t].optimizer;
   return {optimizer, ScalarsForStep(optimizer, context.learning_rate, context.optimizer_step()),
           gradients, rows, SlabOf(t).CachedRows()};
 }
 
-void OwnedRows::NoteUpdates(size_t t, absl::Span<const int32_t> rows,
-                            absl::Span<const uint32_t> counts) {
+void RowSlabs::NoteUpdates(size_t t, absl::Span<const int32_t> rows,
+                           absl::Span<const uint32_t> counts) {
   DeviceSlab& slab = SlabOf(t);
   for (size_t i = 0; i < rows.size(); ++i) {
     const int32_t ahead = rows[std::min(i + kRowsAhead, rows.size() - 1)];
@@ -151,7 +141,7 @@ void OwnedRows::NoteUpdates(size_t t, absl::Span<const int32_t> rows,
 
 // Chooses rows that are newer than the servers', until at most `share` of each slab is newer or
 // about `most_bytes` are chosen. Returns whether there are more.
-bool OwnedRows::ChooseUnwritten(double share, uint64_t most_bytes) {
+bool RowSlabs::Choose(double share, uint64_t most_bytes) {
   const ClusterMap cluster(options_.num_servers);
   uint64_t bytes = 0;
   for (const auto& slab : slabs_) {
@@ -169,18 +159,30 @@ bool OwnedRows::ChooseUnwritten(double share, uint64_t most_bytes) {
   return false;
 }
 
-void OwnedRows::TakeChosen(size_t t, CachedKeys* keys, UninitializedVector<uint32_t>* counts) {
+bool RowSlabs::HasUnwritten() const {
+  return std::any_of(slabs_.begin(), slabs_.end(),
+                     [](const auto& slab) { return slab->held().num_unwritten() > 0; });
+}
+
+bool RowSlabs::ChooseUnwritten(uint64_t most_bytes, std::vector<CachedKeys>* keys) {
+  const bool more = Choose(/*share=*/0, most_bytes);
+  keys->resize(options_.tables.size());
+  for (size_t t = 0; t < keys->size(); ++t) TakeChosen(t, &(*keys)[t]);
+  return more;
+}
+
+void RowSlabs::TakeChosen(size_t t, CachedKeys* keys) {
   const HeldRows& held = SlabOf(t).held();
   keys->keys.clear();
   keys->rows.clear();
+  keys->counts.clear();
   keys->server_begin.assign(1, 0);
-  counts->clear();
   for (uint32_t server = 0; server < options_.num_servers; ++server) {
     std::vector<HeldRows::Unwritten>& chosen = chosen_[t * options_.num_servers + server];
     for (const HeldRows::Unwritten& one : chosen) {
       keys->keys.push_back(held.key(one.row));
       keys->rows.push_back(one.row);
-      counts->push_back(one.lookups);
+      keys->counts.push_back(one.lookups);
     }
     chosen.clear();
     keys->server_begin.push_back(keys->size());
@@ -189,20 +191,38 @@ void OwnedRows::TakeChosen(size_t t, CachedKeys* keys, UninitializedVector<uint3
 
 // A row written ahead has been neither evicted nor bypassed in this step, so that no key comes
 // twice in its push.
-void OwnedRows::WriteAhead(OfStep* step, std::vector<RowCopy>* gathers) {
-  ChooseUnwritten(max_unwritten_share_, std::numeric_limits<uint64_t>::max());
+void RowSlabs::WriteAhead(StepContext* context, std::vector<RowCopy>* gathers) {
+  Choose(max_unwritten_share_, std::numeric_limits<uint64_t>::max());
   int64_t rows = 0;
   for (size_t t = 0; t < options_.tables.size(); ++t) {
-    WrittenRows& written = step->tables[t].written_ahead;
-    GatherChosen(t, step->transfers, &written, gathers);
+    WrittenRows& written = context->table_transfers[t].written_ahead;
+    TakeChosen(t, &written.keys);
+    written.rows = Gather(t, written.keys, TransfersOf(context), gathers);
     rows += written.keys.size();
   }
-  step->transfers->upload.Send(Stream::kCompute);
+  TransfersOf(context)->upload.Send(Stream::kCompute);
   absl::MutexLock lock(&mutex_);
   counts_.written_ahead += rows;
 }
 
-CacheCounts OwnedRows::counts() const {
+void RowSlabs::AddEvicted(const StepContext& context, PushesByServer* wave) const {
+  for (size_t t = 0; t < options_.tables.size(); ++t) {
+    AddWritten(t, context.table_transfers[t].evicted, wave);
+  }
+}
+
+void RowSlabs::AddWrittenAhead(const StepContext& context, PushesByServer* wave) const {
+  for (size_t t = 0; t < options_.tables.size(); ++t) {
+    AddWritten(t, context.table_transfers[t].written_ahead, wave);
+  }
+}
+
+void RowSlabs::AddWritten(size_t t, const WrittenRows& written, PushesByServer* wave) const {
+  AddPush(SharesOf(options_.tables[t].id, written.keys), wire::PushKind::kAssign, written.rows.host,
+          wave);
+}
+
+CacheCounts RowSlabs::counts() const {
   absl::MutexLock lock(&mutex_);
   return counts_;
 }

@@ -1,7 +1,7 @@
-// What the randomized tests of a HotSource are drawn from: tables, hot rows, a network, hot and
+// What the randomized tests of a RowSource are drawn from: tables, hot rows, a network, hot and
 // cold steps; and the rows that they must give.
-#ifndef THERMOCLINE_WORKER_ROWS_TESTING_HOT_SOURCE_TRACE_H_
-#define THERMOCLINE_WORKER_ROWS_TESTING_HOT_SOURCE_TRACE_H_
+#ifndef THERMOCLINE_WORKER_ROWS_TESTING_HOT_TRACE_H_
+#define THERMOCLINE_WORKER_ROWS_TESTING_HOT_TRACE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -12,8 +12,8 @@
 #include "common/base/ids.h"
 #include "common/job/resolved_job.h"
 #include "common/math/table_spec.h"
-#include "worker/rows/hot_source.h"
-#include "worker/rows/testing/cached_source_trace.h"
+#include "worker/rows/row_source.h"
+#include "worker/rows/testing/row_source_trace.h"
 
 namespace thermocline {
 
@@ -32,7 +32,7 @@ struct HotTrace {
   JobTables tables;
   HotSet hot_set;
   std::vector<std::vector<PlannedStep>> stretches;
-  HotSourceOptions options;
+  RowSourceOptions options;
   size_t max_chunk_bytes = 0;
   int64_t most_delay_us = 0;
 
@@ -72,4 +72,4 @@ class HotModel {
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_WORKER_ROWS_TESTING_HOT_SOURCE_TRACE_H_
+#endif  // THERMOCLINE_WORKER_ROWS_TESTING_HOT_TRACE_H_

@@ -2,8 +2,6 @@
 // against a map updated step by step: every row that a step reads, and every row on the servers
 // after a step that leaves nothing unwritten, has the map's bits. Hot steps send no row and no
 // gradient.
-#include "worker/rows/hot_source.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -27,10 +25,12 @@
 #include "tests/testing/test_seed.h"
 #include "worker/exchange/testing/local_exchange.h"
 #include "worker/rows/hot_rows.h"
-#include "worker/rows/testing/cached_source_trace.h"
+#include "worker/rows/row_planner.h"
+#include "worker/rows/row_source.h"
 #include "worker/rows/testing/hot_rank.h"
-#include "worker/rows/testing/hot_source_trace.h"
+#include "worker/rows/testing/hot_trace.h"
 #include "worker/rows/testing/merging_servers.h"
+#include "worker/rows/testing/row_source_trace.h"
 
 namespace thermocline {
 namespace {
@@ -41,7 +41,7 @@ struct HotTotals {
   int64_t loads = 0, hot_steps = 0, written_back = 0, fetched_ahead = 0;
 };
 
-class HotSourceRuns : public testing::Test {
+class HotRuns : public testing::Test {
  protected:
   void RunTrace(const HotTrace& trace, uint64_t seed, MakeDevice make_device, HotTotals* totals) {
     const HotModel model(trace);
@@ -160,9 +160,9 @@ class HotSourceRuns : public testing::Test {
 std::unique_ptr<Device> MakeCpu() { return MakeCpuDevice({}); }
 std::unique_ptr<Device> MakeEmulated() { return MakeEmulatedCudaDevice(); }
 
-class HotSourceTest : public HotSourceRuns, public testing::WithParamInterface<uint32_t> {};
+class HotStepsTest : public HotRuns, public testing::WithParamInterface<uint32_t> {};
 
-TEST_P(HotSourceTest, RowsHaveTheBitsOfAPlainTrainerOnTheCpu) {
+TEST_P(HotStepsTest, RowsHaveTheBitsOfAPlainTrainerOnTheCpu) {
   const HotTotals totals = RunTraces(MakeCpu, RandomRuns(100), GetParam());
   EXPECT_GT(totals.loads, 0);
   EXPECT_GT(totals.hot_steps, 0);
@@ -171,7 +171,7 @@ TEST_P(HotSourceTest, RowsHaveTheBitsOfAPlainTrainerOnTheCpu) {
 }
 
 // Its memory isn't the host's, and its streams lag. With one worker, steps are fetched ahead.
-TEST_P(HotSourceTest, RowsHaveTheBitsOfAPlainTrainerOnADevice) {
+TEST_P(HotStepsTest, RowsHaveTheBitsOfAPlainTrainerOnADevice) {
   const HotTotals totals = RunTraces(MakeEmulated, RandomRuns(24), GetParam());
   EXPECT_GT(totals.loads, 0);
   EXPECT_GT(totals.hot_steps, 0);
@@ -179,7 +179,7 @@ TEST_P(HotSourceTest, RowsHaveTheBitsOfAPlainTrainerOnADevice) {
   EXPECT_EQ(totals.fetched_ahead > 0, GetParam() == 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, HotSourceTest, testing::Values(1u, 2u, 3u));
+INSTANTIATE_TEST_SUITE_P(Ranks, HotStepsTest, testing::Values(1u, 2u, 3u));
 
 // One rank of two, the other of which is played by hand.
 class HotExchangeTest : public testing::Test {
@@ -206,12 +206,15 @@ class HotExchangeTest : public testing::Test {
     ExchangeOptions of_exchange;
     of_exchange.phases = {Phase::kGradients};
     exchanges_ = MakeLocalExchanges(2, of_exchange, &scheduler_);
-    HotSourceOptions options;
+    RowSourceOptions options;
     options.num_workers = 2;
     options.tables = tables_.sparse;
-    options.hot_rows = rows_.get();
+    options.held = HeldSet::kHot;
+    options.fixed_rows = rows_.get();
+    options.layout = rows_->layout();
+    hot_planner_ = MakeRowPlanner(options, /*exchange=*/nullptr, &threads_);
     source_ =
-        std::make_unique<HotSource>(options, exchanges_[0].get(), session_.get(), device_.get());
+        std::make_unique<RowSource>(options, exchanges_[0].get(), session_.get(), device_.get());
   }
   ~HotExchangeTest() override {
     session_->Fail(absl::CancelledError("the test is over"));
@@ -231,7 +234,6 @@ class HotExchangeTest : public testing::Test {
 
   // Step 0 up to its push: one sample that reads `keys`, of which each gets the gradient.
   absl::Status Push(bool is_hot, const std::vector<Key>& keys, float gradient) {
-    context_.has_cache_plan = is_hot;
     context_.batch = std::make_unique<Batch>();
     context_.batch->step = Step(0);
     context_.batch->size = 1;
@@ -239,18 +241,27 @@ class HotExchangeTest : public testing::Test {
     lookups.keys.assign(keys.begin(), keys.end());
     lookups.offsets = {0, static_cast<int32_t>(keys.size())};
     BatchPlanner({TableId(3)}, {0}, ClusterMap(1)).Plan(*context_.batch, &context_.plan);
-    if (is_hot) RETURN_IF_ERROR(MakeHotStage(rows_.get(), &threads_)->Plan(&context_));
+    StepTasks tasks;
+    RETURN_IF_ERROR((is_hot ? hot_planner_ : cold_planner_)->Plan(&context_, &tasks));
     context_.Begin(std::make_unique<StepTransfers>(device_.get()));
     context_.learning_rate = 0.5f;
-    source_->Fetch(context(), {});
-    RETURN_IF_ERROR(source_->Await(&context_));
+    source_->AddPulls(&context_);
+    context_.pulls.Start(session_.get(), Step(-1), nullptr);
+    source_->Receive(&context_, &tasks);
+    RETURN_IF_ERROR(RunAll(&tasks, exchanges_[0].get()));
     const Matrix gradients = context_.tables[0].gradients;
     std::fill_n(gradients.floats(), size_t{1} * gradients.rows * kDim, gradient);
     source_->Update(&context_);
-    return source_->Push(context(), {});
+    source_->Push(&context_, &tasks);
+    RETURN_IF_ERROR(RunAll(&tasks, exchanges_[0].get()));
+    session_->StartPush(std::move(context_.push.work), [](const absl::Status&) {});
+    return session_->ReleaseWave(Step(0), 0);
   }
-  absl::Status Finish() { return source_->FinishPush(&context_); }
-  std::shared_ptr<StepContext> context() { return {std::shared_ptr<StepContext>(), &context_}; }
+  absl::Status Finish() {
+    StepTasks tasks;
+    source_->FinishPush(&context_, &tasks);
+    return RunAll(&tasks, exchanges_[0].get());
+  }
   void ExpectRefused(const absl::Status& status, const std::string& why) {
     const absl::Status refused = absl::InternalError("rank 1, the gradients of step 0: " + why);
     EXPECT_EQ(status, refused);
@@ -268,7 +279,9 @@ class HotExchangeTest : public testing::Test {
   std::unique_ptr<PsSession> session_;
   std::vector<std::unique_ptr<Exchange>> exchanges_;
   StepContext context_;
-  std::unique_ptr<HotSource> source_;
+  std::unique_ptr<RowPlanner> hot_planner_;
+  const std::unique_ptr<RowPlanner> cold_planner_ = MakePullPlanner();
+  std::unique_ptr<RowSource> source_;
 };
 
 TEST_F(HotExchangeTest, GradientsTravelWithTheNumbersOfHotRowsAndTheirLookups) {

@@ -1,7 +1,7 @@
 // Random traces through a planner, a source and a session, against servers whose answers come late,
 // out of order, and sometimes not at all: every row that a step reads, and every row that is on the
 // servers after a cut, is that of a map updated step by step. One thread; time is virtual.
-#include "worker/rows/cached_source.h"
+#include "worker/rows/row_source.h"
 
 #include <algorithm>
 #include <cmath>
@@ -22,16 +22,16 @@
 #include "tests/testing/test_seed.h"
 #include "tests/testing/virtual_scheduler.h"
 #include "worker/dense/dense_parameters.h"
-#include "worker/rows/testing/cached_source_trace.h"
+#include "worker/dense/step_order.h"
+#include "worker/rows/row_planner.h"
 #include "worker/rows/testing/fake_servers.h"
+#include "worker/rows/testing/row_source_trace.h"
 
 namespace thermocline {
 namespace {
 
 // Events of the scheduler for one fetch or the end of a trace: far more than any needs.
 constexpr int kMostEvents = 200'000;
-// StepContext::complete_through until the fetch is over.
-constexpr Step kNotFetched = kNoStep - 1;
 
 // Like a pipeline's ring: a context is reused when its last holder releases it. Outlives the
 // traces.
@@ -42,7 +42,6 @@ class Contexts {
   std::shared_ptr<StepContext> Take() {
     if (idle_.empty()) {
       all_.push_back(std::make_unique<StepContext>());
-      all_.back()->has_cache_plan = true;
       all_.back()->batch = std::make_unique<Batch>();
       idle_.push_back(all_.back().get());
     }
@@ -81,13 +80,14 @@ class TraceRunner {
         dense_state_(dense_blocks_.num_blocks() * dense_blocks_.state_floats()),
         dense_gradients_(dense_blocks_.arena_floats()),
         batch_planner_(TableIds(), trace.feature_tables, cluster_),
-        cache_planner_(PlannerOptionsOf(trace.options), cluster_, TableIds(), &threads_),
+        row_planner_(MakeRowPlanner(trace.options, /*exchange=*/nullptr, &threads_)),
         servers_(trace, &scheduler_, Mix64(~seed),
                  [this](auto server, auto step, auto& all) { CheckApplied(server, step, all); }),
         session_(SessionOptions(), &servers_, &scheduler_),
         dense_(&dense_blocks_, Arenas(), trace.options.num_workers, /*slices=*/nullptr,
                contexts->device(), &session_),
-        source_(trace.options, &session_, contexts->device()) {
+        source_(trace.options, /*exchange=*/nullptr, &session_, contexts->device()),
+        order_(&source_, &dense_, &session_, /*exchange=*/nullptr) {
     CHECK_EQ(dense_blocks_.num_blocks(), kDenseBlocks);
   }
 
@@ -106,7 +106,7 @@ class TraceRunner {
       EXPECT_EQ(session_.acked_through(), trace_.last_step());
       EXPECT_EQ(checked_, trace_.num_steps * trace_.options.num_servers);
     }
-    const CacheCounts counts = source_.cache()->counts();
+    const CacheCounts counts = trace_.holds_rows() ? source_.slabs()->counts() : CacheCounts();
     totals->hits += counts.hits;
     totals->bypassed += counts.bypassed;
     totals->rejected_no_room += counts.rejected_no_room;
@@ -172,14 +172,15 @@ class TraceRunner {
   }
 
   void TrainStep(const std::shared_ptr<StepContext>& context) {
-    if (pipelined_ != nullptr && source_.AwaitsPushOf(*context) >= pipelined_->step())
+    if (pipelined_ != nullptr && context->row_plan.awaits_push_of >= pipelined_->step()) {
       FinishPipelined(1);
+    }
     if (ended_) return;
     RunUntilFetched(*context);
     if (testing::Test::HasFailure()) return;
-    const absl::Status fetched = source_.Await(context.get());
-    ASSERT_TRUE(fetched.ok()) << fetched;
-    EXPECT_TRUE(dense_.Receive(context.get()).ok());
+    order_.Receive(context.get(), &tasks_);
+    const absl::Status received = RunAll(&tasks_, /*exchange=*/nullptr);
+    ASSERT_TRUE(received.ok()) << received;
     if (bad_message_.empty()) CheckRows(*context);  // After a NaN the rows are wrong.
     Compute(*context);
     SpoilAGradient(*context);
@@ -187,7 +188,7 @@ class TraceRunner {
     source_.Update(context.get());
     const bool last = fetched_.empty() && next_ == nullptr;
     context->writes_back = last || random_.OneIn(trace_.one_cut_in);
-    if (trace_.owns_rows()) models_[context->step()] = {model_, context->writes_back};
+    if (trace_.holds_rows()) models_[context->step()] = {model_, context->writes_back};
     FinishPipelined(1);
     pipelined_ = context;
     if (!trace_.pipelines_steps || context->writes_back) FinishPipelined(0);
@@ -197,7 +198,8 @@ class TraceRunner {
   void FinishPipelined(size_t queued_beyond) {
     if (pipelined_ == nullptr || ended_) return;
     const std::shared_ptr<StepContext> context = std::move(pipelined_);
-    const absl::Status pushed = source_.Push(context, dense_.PushShare(context.get()));
+    order_.Push(context, &tasks_);
+    const absl::Status pushed = RunAll(&tasks_, /*exchange=*/nullptr);
     if (!bad_message_.empty() && context->step() == bad_step_) {
       EXPECT_EQ(pushed.code(), absl::StatusCode::kInvalidArgument) << pushed;
       EXPECT_TRUE(absl::StartsWith(pushed.message(), bad_message_)) << pushed;
@@ -209,17 +211,15 @@ class TraceRunner {
     FetchAhead(queued_beyond);
     // The gradients of the dense parameters are finite.
     context->outcome()->bad_gradient = static_cast<int64_t>(dense_gradients_.size());
-    const absl::Status released = dense_.Push(context.get());
-    EXPECT_TRUE(released.ok()) << released;
-    const absl::Status finished = source_.FinishPush(context.get());
+    order_.FinishPush(context.get(), &tasks_);
+    const absl::Status finished = RunAll(&tasks_, /*exchange=*/nullptr);
     EXPECT_TRUE(finished.ok()) << finished;
   }
 
   void FetchAhead(size_t queued_beyond) {
     while (next_ != nullptr &&
            fetched_.size() + queued_beyond <= static_cast<size_t>(source_.fetch_ahead())) {
-      next_->complete_through = kNotFetched;
-      source_.Fetch(next_, dense_.PullShare(next_.get()));
+      order_.Fetch(next_);
       fetched_.push_back(std::move(next_));
       next_ = PlanNext();
     }
@@ -232,15 +232,16 @@ class TraceRunner {
       const std::shared_ptr<StepContext> context = contexts_->Take();
       FillBatch(context->batch.get());
       batch_planner_.Plan(*context->batch, &context->plan);
-      EXPECT_TRUE(
-          cache_planner_.Admit(context->step(), SharesOf(context->plan), &context->cache_plan)
-              .ok());
+      bool goes_on = false;
+      EXPECT_TRUE(row_planner_->Admit(true, context.get(), &tasks_, &goes_on).ok());
+      EXPECT_TRUE(goes_on && tasks_.empty());
       window_.push_back(context);
     }
     if (window_.empty()) return nullptr;
     std::shared_ptr<StepContext> context = std::move(window_.front());
     window_.pop_front();
-    cache_planner_.Plan(context->step(), SharesOf(context->plan), &context->cache_plan);
+    EXPECT_TRUE(row_planner_->Plan(context.get(), &tasks_).ok());
+    EXPECT_TRUE(tasks_.empty());
     contexts_->Begin(context.get());
     return context;
   }
@@ -263,7 +264,7 @@ class TraceRunner {
   }
 
   void RunUntilFetched(const StepContext& context) {
-    for (int events = 0; context.complete_through == kNotFetched; ++events) {
+    for (int events = 0; !context.pulls.IsOver(); ++events) {
       if (events == kMostEvents || !scheduler_.RunNext()) {
         ADD_FAILURE() << "the fetch of step " << context.step() << " has no end";
         return;
@@ -274,17 +275,17 @@ class TraceRunner {
 
   void CheckRows(const StepContext& context) {
     const Step bound = context.step() - 1 - trace_.options.staleness_steps;
-    EXPECT_GE(context.complete_through, trace_.owns_rows() ? context.step() - 1 : bound);
+    EXPECT_GE(context.complete_through, trace_.holds_rows() ? context.step() - 1 : bound);
     for (size_t t = 0; t < context.tables.size(); ++t) {
       const Matrix& rows = context.tables[t].rows;
       for (int32_t u = 0; u < context.plan.tables[t].num_unique(); ++u) {
         const TableKey key = KeyOf(context, t, u);
-        const int32_t row = context.cache_plan.tables[t].rows[u];
+        const int32_t row = trace_.holds_rows() ? context.row_plan.cache.tables[t].rows[u] : u;
         ASSERT_LT(row, rows.rows);
         CheckRow(context.step(), key, absl::MakeConstSpan(rows.row(row), rows.cols));
       }
     }
-    for (int block = 0; block < kDenseBlocks && !trace_.owns_rows(); ++block) {
+    for (int block = 0; block < kDenseBlocks && !trace_.holds_rows(); ++block) {
       CheckRow(context.step(), {kDenseTable, static_cast<Key>(block)},
                absl::MakeConstSpan(dense_weights_)
                    .subspan(block * kDenseBlockFloats, kDenseBlockFloats));
@@ -293,7 +294,7 @@ class TraceRunner {
 
   void CheckRow(Step step, const TableKey& key, absl::Span<const float> weights) {
     ASSERT_EQ(weights.size(), static_cast<size_t>(trace_.layouts.at(key.first).dim));
-    if (trace_.owns_rows()) {
+    if (trace_.holds_rows()) {
       const Floats& expected = trace_.RowOf(key, &model_).values;
       ASSERT_TRUE(std::equal(weights.begin(), weights.end(), expected.begin()))
           << "step " << step << ", table " << key.first << ", key " << key.second
@@ -320,7 +321,7 @@ class TraceRunner {
         std::copy(gradient.values.begin(), gradient.values.end(), matrix.row(u));
       }
     }
-    if (trace_.owns_rows()) {
+    if (trace_.holds_rows()) {
       for (const auto& [key, gradient] : gradients) {
         ServerRow& row = trace_.RowOf(key, &model_);
         trace_.Descend(key, LearningRateOf(step), step, gradient.values.data(), &row.values);
@@ -343,7 +344,7 @@ class TraceRunner {
     for (size_t t = 0; t < context.tables.size(); ++t) {
       const Matrix& matrix = context.tables[t].gradients;
       for (int32_t u = 0; u < context.plan.tables[t].num_unique(); ++u) {
-        const auto& pushed = context.cache_plan.tables[t].bypassed_positions;
+        const auto& pushed = context.row_plan.tables[t].pulled_positions;
         if (std::count(pushed.begin(), pushed.end(), u) > 0) continue;
         matrix.row(u)[matrix.cols - 1] = std::nanf("");
         bad_step_ = context.step();
@@ -372,7 +373,7 @@ class TraceRunner {
     if (testing::Test::HasFailure()) return;
     EXPECT_TRUE(bad_message_.empty() || step < *bad_step_) << "step " << step;
     ++checked_;
-    trace_.owns_rows() ? CheckModel(server, step) : CheckPush(server, step, written);
+    trace_.holds_rows() ? CheckModel(server, step) : CheckPush(server, step, written);
   }
 
   // After a cut the servers have the whole model; after any other step, all but the rows that may
@@ -422,7 +423,7 @@ class TraceRunner {
   Floats dense_weights_, dense_state_, dense_gradients_;
   BatchPlanner batch_planner_;
   ThreadPool threads_{1};
-  CachePlanner cache_planner_;
+  const std::unique_ptr<RowPlanner> row_planner_;
 
   // One worker: the rows, and as they were after each step.
   struct ModelOfStep {
@@ -447,10 +448,12 @@ class TraceRunner {
   FakeServers servers_;
   PsSession session_;
   DenseParameters dense_;
-  CachedSource source_;
+  RowSource source_;
+  StepOrder order_;
+  StepTasks tasks_;
 };
 
-class CachedSourceTest : public testing::Test {
+class RowSourceTest : public testing::Test {
  protected:
   // A trace that failed is the first one of its own seed.
   Totals RunTraces(uint32_t num_workers, int traces) {
@@ -469,7 +472,7 @@ class CachedSourceTest : public testing::Test {
   Contexts contexts_{device_.get()};
 };
 
-TEST_F(CachedSourceTest, OneWorkerReadsItsRowsAndACutLeavesThemOnTheServers) {
+TEST_F(RowSourceTest, OneWorkerReadsItsRowsAndACutLeavesThemOnTheServers) {
   const Totals totals = RunTraces(1, RandomRuns(3000));
   // Every path was taken.
   EXPECT_GT(totals.hits, 0);
@@ -483,7 +486,7 @@ TEST_F(CachedSourceTest, OneWorkerReadsItsRowsAndACutLeavesThemOnTheServers) {
 }
 
 // No server sees the gradients of held rows, so the worker checks them before the step is pushed.
-TEST_F(CachedSourceTest, ABadGradientOfARowHeldEndsTheRunAndNamesIt) {
+TEST_F(RowSourceTest, ABadGradientOfARowHeldEndsTheRunAndNamesIt) {
   const uint64_t seed = TestSeed();
   int found = 0;
   for (int i = 0; i < 200 && !HasFailure(); ++i) {
@@ -496,10 +499,8 @@ TEST_F(CachedSourceTest, ABadGradientOfARowHeldEndsTheRunAndNamesIt) {
   EXPECT_GT(found, 100);
 }
 
-TEST_F(CachedSourceTest, OneOfSeveralWorkersKeepsTheBoundOfStaleness) {
+TEST_F(RowSourceTest, OneOfSeveralWorkersKeepsTheBoundOfStaleness) {
   const Totals totals = RunTraces(2, RandomRuns(1000));
-  EXPECT_GT(totals.hits, 0);
-  EXPECT_GT(totals.evicted, 0);
   EXPECT_GT(totals.not_ready, 0u);
   EXPECT_GT(totals.retries, 0u);
 }
