@@ -9,7 +9,7 @@
 # cluster jobs on Slurm and over ssh on hosts that are network namespaces of this machine, with faults; and the
 #         package of deploy/package.sh. Skipped, and says so, without root, namespaces or Slurm.
 #         THERMOCLINE_CLUSTER_ROUNDS (default 4), THERMOCLINE_TEST_SEED
-# lint    which folder may include which, length of files
+# lint    which folder may include which, length of files, how comments begin, what pages name
 # format  clang-format
 # clang   compiles everything with clang, thread-safety analysis as errors, for asan and fuzz
 # asan    unit tests under the address and undefined-behaviour sanitizers
