@@ -36,7 +36,7 @@ class DenseBlocks {
 
   const std::vector<DenseTable>& tensors() const { return tensors_; }
   uint32_t num_servers() const { return static_cast<uint32_t>(ranges_.size()); }
-  int64_t num_blocks() const { return static_cast<int64_t>(keys_.size()); }  // Those staged.
+  int64_t num_blocks() const { return static_cast<int64_t>(keys_.size()); }  // staged ones
   int64_t arena_floats() const { return arena_num_blocks_ * kDenseBlockFloats; }
   int state_floats() const { return state_floats_; }  // of one block
   int row_floats() const { return kDenseBlockFloats + state_floats_; }
@@ -57,7 +57,7 @@ class DenseBlocks {
   int64_t end_of(ServerIndex server) const { return server_begin_[server.value() + 1]; }
   // The block's place in the arena.
   int64_t arena_block(int64_t staging_position) const { return arena_blocks_[staging_position]; }
-  // Which tensor has a block of the arena.
+  // The tensor that a block of the arena belongs to.
   const DenseTable& TensorOf(int64_t arena_block) const;
 
   // Between arena and staging.

@@ -93,7 +93,7 @@ class DenseParameters {
   HostCopy MakeHostCopy(DeviceSpan<float> span) const;
   void CopyToHost(DeviceSpan<float> from, const HostCopy& to);
   void CopyToDevice(const HostCopy& from, DeviceSpan<float> to);
-  // Those whose optimizer state this worker has.
+  // The blocks whose optimizer state this worker has.
   const DenseBlocks& state_blocks() const;
   absl::Status TakeLoaded(bool with_state);
   absl::Status ExchangeSlices(StepContext* context, StepTasks* tasks);

@@ -1,4 +1,4 @@
-// Which rows of a job are hot (FAE: Adnan et al., VLDB 2022). Every worker holds all of them.
+// The hot rows of a job (FAE: Adnan et al., VLDB 2022). Every worker holds all of them.
 #ifndef THERMOCLINE_WORKER_PLAN_HOT_SET_H_
 #define THERMOCLINE_WORKER_PLAN_HOT_SET_H_
 

@@ -32,7 +32,7 @@ class HotRows {
                                                        const HotSet& hot_set, uint64_t budget_bytes,
                                                        const std::string& field);
 
-  // Of each group the capacity is the number of hot rows, with their optimizer state; there is no
+  // Each group's capacity is the number of its hot rows, with their optimizer state. There is no
   // staging.
   const CacheLayout& layout() const { return layout_; }
   const std::vector<TableLayout>& tables() const { return tables_; }

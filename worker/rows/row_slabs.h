@@ -67,7 +67,7 @@ class RowSlabs {
 
   DeviceSlab& SlabOf(size_t table) { return *slabs_[group_of_[table]]; }
   const RowSourceOptions& options() const { return options_; }
-  // Of all steps so far; may be called from any thread.
+  // The sums over all steps so far. May be called from any thread.
   CacheCounts counts() const;
   void Count(const CacheCounts& planned);
 

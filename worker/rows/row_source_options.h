@@ -38,9 +38,9 @@ struct RowSourceOptions {
   const HotRows* fixed_rows = nullptr;  // outlive the source and its planner
   int window_steps = 0;                 // known beyond the step that is planned
   int prefetch_steps = 0;               // less than window_steps, but for both 0
-  // Of rows held, those that are newer than their server's are at most so many bytes a server after
-  // each step, those of all workers together, as evenly as keys are spread. It bounds the push of a
-  // checkpoint, far below what a server takes of one push.
+  // After each step, held rows that are newer than their server's take at most so many bytes a
+  // server, over all workers, as evenly as keys are spread. It bounds the push of a checkpoint, far
+  // below what a server takes of one push.
   uint64_t max_unwritten_bytes = std::numeric_limits<uint64_t>::max();
   // The rows of a write-back, and fixed ones when they are loaded, are on the host in pieces of
   // about so many bytes, a few at a time.

@@ -67,7 +67,7 @@ class StepPipeline {
   // Whether Next() returns at once.
   bool NextIsReady() const;
 
-  // Of the reader at hand. Not while Restart() runs.
+  // The present reader's. Not to be called while Restart() runs.
   BatchReader::Progress progress() const { return reader_->progress(); }
   BatchReader::Skipped skipped() const { return reader_->skipped(); }  // Once Next() has returned.
 

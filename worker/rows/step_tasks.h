@@ -27,7 +27,7 @@ class StepEvent {
 struct StepWait {
   const StepEvent* event = nullptr;
   DeviceEvent* device = nullptr;  // The device has finished what was queued before it.
-  std::optional<BlockId> blocks;  // Those of all ranks are here; the task receives them.
+  std::optional<BlockId> blocks;  // All ranks' blocks are here; the task receives them.
 
   static StepWait For(const StepEvent* event) { return {event, nullptr, std::nullopt}; }
   static StepWait For(DeviceEvent* device) { return {nullptr, device, std::nullopt}; }
