@@ -131,6 +131,21 @@ check_comments() {
 }
 check_comments
 
+# docs/protocol.md names the tests that prove its rules.
+tests_of_pages() {
+  tr -s '\n ' ' ' <docs/protocol.md |
+    grep -oE '`([A-Z][A-Za-z0-9]+\.[A-Z][A-Za-z0-9]+|[a-z_0-9]+_test\.py: [a-z_0-9]+)`' | tr -d '`' |
+    grep -vxE 'Suite\.Name|x_test\.py: name'
+}
+tests_there_are() {
+  git grep -hoE '^TEST(_F|_P)?\([A-Za-z0-9]+, [A-Za-z0-9]+' -- '*.cc' | sed -E 's/^TEST(_F|_P)?\(//; s/, /./'
+  git grep -oE 'def test_[a-z_0-9]+' -- 'tests/process/*.py' | sed -E 's/.*\/([a-z_0-9]+\.py):def test_/\1: /'
+}
+while read -r found; do
+  echo "docs/protocol.md: there is no test $found"
+  errors=$((errors + 1))
+done < <(LC_ALL=C comm -23 <(tests_of_pages | LC_ALL=C sort -u) <(tests_there_are | LC_ALL=C sort -u))
+
 if ((errors > 0)); then
   echo "$errors errors"
   exit 1
