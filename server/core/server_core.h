@@ -1,5 +1,5 @@
 // One parameter server without gRPC: generation, ledger, acceptance of pushes, apply, held pulls
-// (docs/architecture.md).
+// (docs/machines.md).
 //
 // A state machine: its state is a function of its configuration and the pushes it accepted, in
 // order. A journal keeps the pushes where the job wants it. Time comes from a Scheduler and answers

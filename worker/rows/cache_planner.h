@@ -1,5 +1,5 @@
 // Decides, step by step and ahead of the compute, which embedding rows a worker keeps on its
-// device: the cache's plan (docs/architecture.md, "Rows beside the compute"). It knows of a step
+// device: the cache's plan (docs/rows.md, "Rows beside the compute"). It knows of a step
 // the distinct keys alone: those of the worker's batch, or those that all workers ask it for
 // (worker/plan/requested_keys.h). No other worker changes the rows of these keys; those in the
 // cache are newer than the servers', and come back to them when they are evicted.

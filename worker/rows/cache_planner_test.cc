@@ -290,7 +290,7 @@ class TraceRunner {
 
   SlabRow Pull(const TableKey& key, Step through) {
     if (pushes_.count(key) != 0) {
-      // Of this step is the eviction of another key; none of a key pulled.
+      // This step may push an evicted key, but no key that is pulled.
       last_push_ = std::max(last_push_, pushes_[key].back().step);
     }
     return {true, key, ServerValue(key, through.value()), step_};

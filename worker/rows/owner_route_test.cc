@@ -216,7 +216,7 @@ TEST_F(OwnerRouteTest, HeldRowsTravelAndOthersStayWithTheServers) {
   ASSERT_TRUE(FinishPush(0).ok());
   const auto gradients = exchanges_[1]->Receive({Step(0), Phase::kGradients});
   ASSERT_TRUE(gradients.ok());
-  EXPECT_EQ(gradients->from(WorkerRank(0)), absl::MakeConstSpan(Bytes({3, 3})));  // Of other_.
+  EXPECT_EQ(gradients->from(WorkerRank(0)), absl::MakeConstSpan(Bytes({3, 3})));  // other_'s.
   const std::map<Key, std::pair<wire::PushKind, float>> pushed = {
       {once_, {wire::PushKind::kGradient, 2.0f}}};
   EXPECT_EQ(server_.pushed, pushed);

@@ -3,7 +3,7 @@
 // the table's distinct keys to rows of what the source gives the step (TableOperands::rows).
 //
 // Where several workers share one cache, every key has one owner among the ranks
-// (docs/architecture.md, "Rows for several workers"). Each rank asks every owner for its batch's
+// (docs/rows.md, "Rows for several workers"). Each rank asks every owner for its batch's
 // keys; an owner plans its cache over what all ranks ask for, and answers which of the keys it
 // holds in that step. Held rows, and their gradients, go between ranks. The others stay with the
 // servers: each rank pulls those that it uses, and pushes its gradients of them.

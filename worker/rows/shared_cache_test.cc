@@ -173,7 +173,7 @@ class Owner {
     for (; admitted_ < std::min(i + trace_.window_steps + 1, trace_.num_steps); ++admitted_) {
       Admit(admitted_);
     }
-    OfStep& at = steps_[i];
+    StepRecord& at = steps_[i];
     planner_.Plan(StepOf(i), SharesOfAll(at), &at.plan);
     KeepHeld(&at);
     const int late = planted_ == Planted::kEarlyPulls ? 1 : 0;
@@ -192,16 +192,16 @@ class Owner {
   bool Holds(int64_t i, int32_t t, uint32_t rank, size_t n) const {
     return steps_[i].is_held[t][steps_[i].all_positions[t][rank][n]] != 0;
   }
-  // Of the n-th key that `rank` asked for and that is held.
+  // The row of the n-th key that `rank` asked for, which is held.
   const Row& RowFor(int64_t i, int32_t t, uint32_t rank, size_t n) const {
-    const OfStep& at = steps_[i];
+    const StepRecord& at = steps_[i];
     return slab_[at.held_rows[t][at.requested[t].positions[rank][n]]];
   }
   Step pushed_through(int64_t i) const { return steps_[i].pushed_through; }
 
   // gradients[t][rank]: of the keys held that the rank asked for.
   void End(int64_t i, const std::vector<std::vector<std::vector<float>>>& gradients) {
-    const OfStep& at = steps_[i];
+    const StepRecord& at = steps_[i];
     slab_before_ = slab_;
     for (int32_t t = 0; t < trace_.num_tables; ++t) {
       std::vector<float> merged(at.requested[t].keys.size() * trace_.dim);
@@ -219,7 +219,7 @@ class Owner {
   const CacheCounts& counts(int64_t i) const { return steps_[i].plan.counts; }
 
  private:
-  struct OfStep {
+  struct StepRecord {
     std::vector<RequestedKeys> requested;  // [tables]; once planned: of those held
     std::vector<std::vector<UninitializedVector<int32_t>>> all_positions;  // [tables][ranks]
     std::vector<std::vector<uint8_t>> is_held;                             // [tables] of all
@@ -242,14 +242,14 @@ class Owner {
     for (int t = 0; t < trace.num_tables; ++t) tables.push_back(TableId(t));
     return tables;
   }
-  static std::vector<KeyShares> SharesOfAll(const OfStep& at) {
+  static std::vector<KeyShares> SharesOfAll(const StepRecord& at) {
     std::vector<KeyShares> shares;
     for (const RequestedKeys& keys : at.requested) shares.push_back(SharesOf(keys.id, keys));
     return shares;
   }
 
   void Admit(int64_t i) {
-    OfStep& at = steps_[i];
+    StepRecord& at = steps_[i];
     at.requested.resize(trace_.num_tables);
     for (int32_t t = 0; t < trace_.num_tables; ++t) {
       std::vector<KeyRequest> requests;
@@ -262,7 +262,7 @@ class Owner {
     ASSERT_TRUE(planner_.Admit(StepOf(i), SharesOfAll(at), &at.plan).ok());
   }
 
-  void KeepHeld(OfStep* at) const {
+  void KeepHeld(StepRecord* at) const {
     for (int32_t t = 0; t < trace_.num_tables; ++t) {
       std::vector<uint8_t>& is_held = at->is_held.emplace_back();
       std::vector<int32_t>& held_rows = at->held_rows.emplace_back();
@@ -320,7 +320,7 @@ class Owner {
   RequestPlanner requests_;
   CachePlanner planner_;
   int64_t admitted_ = 0;
-  std::vector<OfStep> steps_;
+  std::vector<StepRecord> steps_;
   std::vector<Row> slab_;         // [capacity]
   std::vector<Row> slab_before_;  // Before the last step's gradients.
   std::map<int32_t, TableKey> held_;

@@ -51,7 +51,7 @@ HotTrace DrawHotTrace(uint32_t num_ranks, Random* random);
 // Keys that any rank looks up.
 std::set<TableKey> KeysOf(const HotTrace& trace, const PlannedStep& step);
 
-// Of many sizes, so that sums in another order have other bits.
+// Gradients have many sizes, so that sums in another order have other bits.
 float HotGradientOf(uint32_t rank, Step step, const TableKey& key, int i);
 
 // The rows after each step, as one map that all ranks' gradients come to.

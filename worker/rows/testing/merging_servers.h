@@ -45,7 +45,7 @@ class MergingServers {
   // A row as it was, or would have been at its first use, once the pushes of `step` were applied.
   ServerRow RowAfter(Step step, const TableKey& key);
   StepTraffic TrafficOf(Step step);
-  // Of all pulls of rows by steps that train, so far.
+  // How many rows the pulls of training steps have read so far.
   int64_t rows_pulled();
 
  private:
