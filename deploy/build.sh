@@ -4,7 +4,7 @@
 #   deploy/build.sh [FOLDER]     default: build/ of this checkout
 #
 #   FOLDER/bin/      thermocline and the programs that it starts
-#   FOLDER/python/   the picture of `bench`, and a loader of exported models for PyTorch
+#   FOLDER/python/   a loader of exported models for PyTorch
 #
 # The files of a library are one compile unit (tests/rules.bzl): from nothing this takes less than half of the time.
 # tests/run.sh builds in the same way, so that each finds what the other has built. THERMOCLINE_BAZEL_FLAGS adds flags.

@@ -10,7 +10,7 @@
 #   lib/        their libraries; lib/libc/ the C library, for machines whose own is older or missing. A link of each
 #               program's name leads to the loader, so that `top` shows the program
 #   jobs/       examples of job files
-#   python/     the picture of `bench`, and a loader of exported models for PyTorch
+#   python/     a loader of exported models for PyTorch
 #
 # The machine needs a Linux kernel of 5.x or newer and an x86-64 CPU with AVX2. THERMOCLINE_BAZEL_FLAGS adds flags to
 # the build; THERMOCLINE_LIBC=bundled, for the wrappers, takes the C library of the package in any case.
@@ -49,11 +49,9 @@ for program in "$built"/bin/*; do
   name=$(basename "$program")
   ln -s /lib64/ld-linux-x86-64.so.2 "$package/lib/host/$name"
   ln -s ld-linux-x86-64.so.2 "$package/lib/libc/$name"
-  # The digest tells builds apart: hosts of a job compare the files that they start.
-  digest=$(sha256sum "$package/programs/$name" | cut -d ' ' -f 1)
   cat >"$package/bin/$name" <<WRAPPER
 #!/bin/sh
-# Starts $name of Thermocline $version, sha256 $digest
+# Starts $name of Thermocline $version
 self=\$(readlink -f "\$0")
 package=\${self%/bin/*}
 program=\$package/programs/$name

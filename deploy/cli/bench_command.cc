@@ -1,10 +1,11 @@
-// thermocline bench: how fast this machine is. `bench train` is here; pulls and pushes are a
-// program of their own.
+// thermocline bench: how fast this machine is. `bench train` is here; `bench pull` and `bench push`
+// are a program of their own.
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,6 @@
 #include "absl/time/clock.h"
 #include "common/base/thread_pool.h"
 #include "common/job/job_data.h"
-#include "deploy/bench/run_figures.h"
-#include "deploy/cli/bench_commands.h"
 #include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/hot_rows.h"
@@ -26,6 +25,10 @@
 namespace thermocline {
 namespace {
 
+struct BenchTrainFlags : JobFlags {
+  int64_t repeats = 3;
+};
+
 std::string RenderSetup(const Job& job) {
   return absl::StrFormat(
       "setup: job %s, data %s, batch %u, %u servers x %u threads, %u workers x %u threads, "
@@ -33,6 +36,13 @@ std::string RenderSetup(const Job& job) {
       job.name(), DescribeData(job.data()).train().path(0), job.train().batch_size(),
       job.cluster().servers(), job.cluster().server_threads(), job.cluster().workers(),
       job.cluster().worker_threads(), HardwareThreads());
+}
+
+// The middle value, or the mean of the two in the middle.
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 std::string RenderResult(const std::vector<double>& rates,
@@ -44,8 +54,6 @@ std::string RenderResult(const std::vector<double>& rates,
       "\nsamples/s: median %.0f, from %.0f to %.0f over %d runs\nmodel digest: %s\n", Median(rates),
       *low, *high, rates.size(), same ? digests[0] : "NOT the same in all runs");
 }
-
-}  // namespace
 
 int RunBenchTrain(const BenchTrainFlags& flags) {
   SignalWatch signals;
@@ -103,6 +111,35 @@ int RunBenchTrain(const BenchTrainFlags& flags) {
   }
   out.Write(RenderResult(rates, digests));
   return signals.stop_requests() > 0 ? kExitFailed : kExitDone;
+}
+
+void AddTrainRuns(CLI::App* command, Action* action) {
+  const auto flags = std::make_shared<BenchTrainFlags>();
+  CLI::App* train =
+      AddCommand(command, "train", "runs a job several times: median and spread of samples/s",
+                 "Checkpoints are written only on the way, where checkpoint.every_steps says so.");
+  AddJobFlags(train, flags.get(), true, "gets one folder a run; default: runs/NAME-bench-TIME");
+  AddValue(train, "--repeats", &flags->repeats, "N", "runs of the job; default 3")
+      ->transform(WholeNumber(1, 1000));
+  OnCommand(train, action, RunBenchTrain, flags);
+}
+
+}  // namespace
+
+void AddBench(CLI::App* app, Action* action) {
+  CLI::App* command = AddCommand(
+      app, "bench", "measures this machine: pulls, pushes, whole training runs", R"(examples:
+  thermocline bench pull
+  thermocline bench train deploy/jobs/kaggle_npy.textproto --data clicklog --repeats 5)");
+  command->require_subcommand(1);
+  // Only for the pages: RunCommandLine runs these two before CLI11 parses.
+  const char* program =
+      R"(A program of its own: bazel build //tests/benchmarks:thermocline-bench-pull
+`thermocline bench pull --help` lists its flags.)";
+  AddCommand(command, "pull", "pulls over loopback, beside a bare gRPC echo of the same sizes",
+             program);
+  AddCommand(command, "push", "pushes, likewise", program);
+  AddTrainRuns(command, action);
 }
 
 int RunBenchProgram(const std::vector<std::string>& arguments) {

@@ -60,8 +60,6 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"certificates"},
     {"bench"},
     {"bench", "train"},
-    {"bench", "arms"},
-    {"bench", "sweep"},
     {"help"},
 };
 
@@ -174,8 +172,7 @@ TEST(CommandLine, BadUsageIsExitCodeTwo) {
   EXPECT_THAT(ErrorOf({"train", "a", "--set", "x=1", "b"}), HasSubstr("unexpected argument 'b'"));
   EXPECT_THAT(ErrorOf({"train", "/no/such/job.textproto"}), HasSubstr("/no/such/job.textproto"));
   EXPECT_THAT(ErrorOf({"eval", "job"}), HasSubstr("--checkpoint is required"));
-  EXPECT_THAT(ErrorOf({"bench"}),
-              HasSubstr("a command is missing: pull, push, train, arms, sweep;"));
+  EXPECT_THAT(ErrorOf({"bench"}), HasSubstr("a command is missing: pull, push, train;"));
   EXPECT_THAT(ErrorOf({"bench", "train", "--nope"}), HasSubstr("unknown flag --nope"));
   EXPECT_THAT(ErrorOf({"stats", "--run-dir", "/no/such/run"}), HasSubstr("/no/such/run"));
   EXPECT_THAT(ErrorOf({"stats", "a:1", "--run-dir", "b"}), HasSubstr("not both"));
@@ -218,35 +215,6 @@ TEST(CommandLine, AProgramThatIsNotBuiltIsSaidHowToMake) {
   EXPECT_EQ(bench.code, kExitUsage);
   EXPECT_THAT(bench.err, HasSubstr("can't find the program thermocline-bench-pull"));
   EXPECT_THAT(bench.err, HasSubstr("bazel build //tests/benchmarks:thermocline-bench-pull\n"));
-}
-
-TEST(CommandLine, BenchArmsSaysWhatIsWrongWithItsFlags) {
-  const auto error = [](const std::vector<std::string>& flags) {
-    return ErrorOf(Join({"bench", "arms"}, flags));
-  };
-  EXPECT_THAT(error({}), HasSubstr("name the job file"));
-  EXPECT_THAT(error({"job", "--arms", "fea"}), HasSubstr("'fea' is no arm (did you mean 'fae'?)"));
-  EXPECT_THAT(error({"job", "--seeds", "0"}), HasSubstr("--seeds: '0' is not a whole number"));
-  EXPECT_THAT(error({"job", "--auc", "0.4"}), HasSubstr("--auc is 0.4; it must be in (0.5, 1)"));
-  EXPECT_THAT(error({"job", "--auc", "high"}), HasSubstr("--auc"));
-  EXPECT_THAT(error({"/no/such/job.textproto"}), HasSubstr("/no/such/job.textproto"));
-  const std::string file = testing::TempDir() + "/arms.textproto";
-  std::ofstream(file) << R"(name: "j" data { format: CRITEO_TSV path: "/dev/null" }
-      default_table { dim: 4 } dlrm { bottom: [4] top: [4] }
-      train { batch_size: 8 learning_rate { base: 0.1 } })";
-  EXPECT_THAT(error({file}), HasSubstr("--budgets says what the arms may hold"));
-  EXPECT_THAT(error({file, "--budgets", "1MB"}), HasSubstr("--budgets: '1MB': a size is"));
-  // This test runs where the programs are not.
-  EXPECT_THAT(error({file, "--budgets", "1MiB"}), HasSubstr("can't find the program"));
-}
-
-TEST(CommandLine, BenchSweepSaysWhatIsWrongWithItsFlags) {
-  EXPECT_THAT(ErrorOf({"bench", "sweep", "--knobs", "batch,dims"}),
-              HasSubstr("--knobs: 'dims' is no knob (did you mean 'dim'?); there are dense, "));
-  EXPECT_THAT(ErrorOf({"bench", "sweep", "--points", "5"}), HasSubstr("--points: '5'"));
-  EXPECT_THAT(ErrorOf({"bench", "sweep", "--steps", "none"}), HasSubstr("--steps: 'none'"));
-  // This test runs where the programs are not.
-  EXPECT_THAT(ErrorOf({"bench", "sweep"}), HasSubstr("can't find the program"));
 }
 
 TEST(CommandLine, InspectAndPlanSayWhatIsWrongWithTheirFlags) {

@@ -1,6 +1,7 @@
 // thermocline plan: what a job will need, beside what this machine has.
 #include <unistd.h>
 
+#include "common/json/message_json.h"
 #include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/data_figures.h"
@@ -37,9 +38,15 @@ int RunPlan(const PlanFlags& flags) {
   const auto plan = PlanOf(*job, inputs, machine);
   if (!plan.ok()) return fail(plan.status());
   const int requests = signals.stop_requests();
-  Console(STDOUT_FILENO, &signals)
-      .Write(flags.json ? PlanToJson(*plan, machine).dump(2) + "\n"
-                        : RenderPlan(*job, *plan, machine));
+  std::string text;
+  if (flags.json) {
+    nlohmann::ordered_json json = PlanToJson(*plan, machine);
+    json["job"] = MessageToJson(*job);
+    text = json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  } else {
+    text = RenderPlan(*job, *plan, machine);
+  }
+  Console(STDOUT_FILENO, &signals).Write(text);
   const bool fits = Fits(*job, *plan, machine);
   return fits && signals.stop_requests() == requests ? kExitDone : kExitFailed;
 }

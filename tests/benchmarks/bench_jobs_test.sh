@@ -1,9 +1,11 @@
 #!/bin/sh
-# bench_jobs_test.sh THERMOCLINE JOB: tiny runs of `bench arms` and `bench sweep` must end well, and say what they
-# can't do. Asserts nothing about time.
+# bench_jobs_test.sh THERMOCLINE JOB ARMS SWEEP: tiny runs of arms.py and sweep.py must end well, and say what they can't
+# do. Asserts nothing about time.
 set -eu
 thermocline=$1
 job=$2
+arms=$3
+sweep=$4
 out=$(mktemp -d "${TEST_TMPDIR:-/tmp}/bench_jobs_XXXXXX")
 trap 'rm -rf "$out"' EXIT
 fail() {
@@ -16,10 +18,10 @@ fail() {
 small="--data $out/log --set train.batch_size=64 --set dlrm.bottom=8 --set dlrm.top=8 --set default_table.dim=4
        --set cluster.worker_threads=1 --set device=CPU"
 # shellcheck disable=SC2086
-arms() { "$thermocline" bench arms "$job" $small "$@"; }
+arms() { "$arms" "$job" --thermocline "$thermocline" $small "$@"; }
 
 arms --budgets 64KiB --seeds 2 --evaluations 3 --out "$out/arms" >"$out/text" ||
-  fail "bench arms: $(cat "$out/text")"
+  fail "arms.py: $(cat "$out/text")"
 cat "$out/text"
 grep -q '^remote-cpu  *-  *[0-9]' "$out/text" || fail "no line of remote-cpu"
 grep -q '^cache  *64.0 KiB  *[0-9]' "$out/text" || fail "no line of cache"
@@ -35,8 +37,8 @@ grep -q '^fae,65536,1,.*,[0-9.]*$' "$out/arms/curves.csv" || fail "curves.csv ha
 [ "$(grep -c '^cache,65536,1,' "$out/arms/curves.csv")" -ge 3 ] || fail "curves.csv has no evaluations of the cache"
 grep -q 'picture' "$out/text" || fail "not a word about the picture"
 
-"$thermocline" bench sweep --knobs batch,device,placement --points 1 --steps 2 --set device=CPU \
-  --set cluster.worker_threads=1 --out "$out/sweep" >"$out/text" 2>&1 || fail "bench sweep: $(cat "$out/text")"
+"$sweep" --thermocline "$thermocline" --knobs batch,device,placement --points 1 --steps 2 --set device=CPU \
+  --set cluster.worker_threads=1 --out "$out/sweep" >"$out/text" 2>&1 || fail "sweep.py: $(cat "$out/text")"
 cat "$out/text"
 grep -q '^batch  *200  *[0-9]' "$out/text" || fail "no line of batch"
 grep -q '^placement  *DEVICE, REMOTE  *[0-9]' "$out/text" || fail "no line of a placement"
@@ -46,7 +48,7 @@ grep -q '^placement  *DEVICE, REMOTE  *[0-9]' "$out/text" || fail "no line of a 
 # The kernel takes the links away with the process.
 if [ "$(id -u)" = 0 ] && unshare --net true 2>/dev/null && command -v tc >/dev/null; then
   arms --arms remote-cpu --seeds 1 --evaluations 0 --servers 2 --link 1gbit --out "$out/link" >"$out/text" 2>&1 ||
-    fail "bench arms --link: $(cat "$out/text")"
+    fail "arms.py --link: $(cat "$out/text")"
   grep -q 'each behind a link of 1gbit' "$out/text" || fail "no word about the link"
   grep -q '^remote-cpu  *-  *[0-9]' "$out/text" || fail "no line of remote-cpu over links: $(cat "$out/text")"
   arms --arms remote-cpu --link fast --out "$out/fast" >"$out/text" 2>&1 && fail "a link of 'fast' is taken"
@@ -70,5 +72,5 @@ done <<'BAD'
 --auc 1.5 --budgets 1MiB
 BAD
 code=0
-"$thermocline" bench sweep --knobs size >"$out/text" 2>&1 || code=$?
+"$sweep" --thermocline "$thermocline" --knobs size >"$out/text" 2>&1 || code=$?
 [ "$code" = 2 ] || fail "a knob that is none ended with $code: $(cat "$out/text")"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All arms of `thermocline bench arms` on a machine with a GPU, at three batch sizes, beside a DLRM in PyTorch.
+# All arms of tests/benchmarks/arms.py on a machine with a GPU, at three batch sizes, beside a DLRM in PyTorch.
 #
 #   tests/benchmarks/gpu_arms.sh [--data LOG] [--out DIR] [--batches 2048,8192,65536] [--budgets 64MiB,256MiB]
 #                                [--seeds 3] [--peer torch_dlrm.py] [--python python3] [--thermocline PROGRAM] [--tiny]
@@ -56,9 +56,9 @@ fi
 failed=0
 for batch in ${batches//,/ }; do
   echo "== batch $batch"
-  "$thermocline" bench arms "$root/deploy/jobs/kaggle_npy.textproto" --data "$data" --budgets "$budgets" \
-    --seeds "$seeds" --evaluations "$evaluations" --set "train.batch_size=$batch" "${extra[@]}" \
-    --out "$out/batch-$batch" || failed=1
+  python3 "$root/tests/benchmarks/arms.py" "$root/deploy/jobs/kaggle_npy.textproto" --thermocline "$thermocline" \
+    --data "$data" --budgets "$budgets" --seeds "$seeds" --evaluations "$evaluations" \
+    --set "train.batch_size=$batch" "${extra[@]}" --out "$out/batch-$batch" || failed=1
   [[ -n $peer ]] || continue
   modes=(cpu)
   if $has_gpu; then modes=(cpu hybrid gpu); fi

@@ -134,9 +134,9 @@ class Host:
     def hear(self, other):
         self.run('ip', 'neigh', 'del', other.address, 'dev', 'eth0')
 
-    def shape(self, rate, queue_bytes):
+    def shape(self, rate, queue_bytes, burst='16kb'):
         """A slow link in both directions; its queue is short, so that it loses packets when it is full."""
-        tbf = ['root', 'tbf', 'rate', rate, 'burst', '16kb', 'limit', str(queue_bytes)]
+        tbf = ['root', 'tbf', 'rate', rate, 'burst', burst, 'limit', str(queue_bytes)]
         run('tc', 'qdisc', 'replace', 'dev', self._link, *tbf)
         self.run('tc', 'qdisc', 'replace', 'dev', 'eth0', *tbf)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws what `thermocline bench arms` and `thermocline bench sweep` have measured.
+"""Draws what arms.py and sweep.py have measured.
 
     bench_picture.py arms FOLDER     FOLDER/arms.csv, curves.csv -> arms.png
     bench_picture.py sweep FOLDER    FOLDER/sweep.csv -> sweep.png
