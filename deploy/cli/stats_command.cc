@@ -118,26 +118,11 @@ struct Reports {
 template <typename Stats>
 absl::StatusOr<Stats> StatsFromJson(const Json& json) {
   google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;  // Of another version, or not of the stats.
+  // A file may be of another version, and a worker's has more than its stats.
+  options.ignore_unknown_fields = true;
   Stats stats;
   if (google::protobuf::util::JsonStringToMessage(json.dump(), &stats, options).ok()) return stats;
   return absl::DataLossError("its stats can't be read");
-}
-
-// What a worker's result has in another form than its stats.
-void ToStatsForm(Json* result) {
-  result->erase("stages");
-  const auto exchange = result->find("exchange");
-  if (exchange != result->end() && exchange->is_object() && exchange->contains("phases")) {
-    Json phases = Json::array();
-    for (const auto& [name, phase] : (*exchange)["phases"].items()) {
-      phases.push_back(phase);
-      phases.back()["name"] = name;
-    }
-    (*exchange)["phases"] = std::move(phases);
-  }
-  const auto hot = result->find("hot");
-  if (hot != result->end() && hot->is_object()) (*hot)["hot_rows"] = (*hot)["rows"];
 }
 
 // The last stats of the processes of a run that has ended.
@@ -155,15 +140,9 @@ Reports ReportsLeftIn(const std::string& run_dir) {
     }
   }
   for (uint32_t rank = 0;; ++rank) {
-    Json json = ReadJsonFile(absl::StrCat(run_dir, "/worker-", rank, ".json"));
+    const Json json = ReadJsonFile(absl::StrCat(run_dir, "/worker-", rank, ".json"));
     if (!json.is_object()) return reports;
-    ToStatsForm(&json);
-    absl::StatusOr<WorkerStats> stats = StatsFromJson<WorkerStats>(json);
-    if (stats.ok()) {
-      stats->set_worker_rank(rank);
-      stats->set_step(static_cast<int64_t>(NumberAt(json, "steps").value_or(0)));
-    }
-    reports.workers.push_back({absl::StrCat("worker ", rank), std::move(stats)});
+    reports.workers.push_back({absl::StrCat("worker ", rank), StatsFromJson<WorkerStats>(json)});
   }
 }
 

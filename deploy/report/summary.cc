@@ -93,17 +93,22 @@ Json SummarizeCache(const std::vector<Json>& results) {
 
 // What the workers sent each other, and whom they waited for; null: nothing.
 Json SummarizeExchange(const std::vector<Json>& results) {
-  const auto sent = SumIn(results, "exchange", "bytes_sent");
-  if (!sent) return nullptr;
+  std::optional<double> sent;
   std::vector<double> waits(results.size());
   for (const Json& result : results) {
     const auto found = result.find("exchange");
-    if (found == result.end() || !found->contains("wait_for_rank_s")) continue;
+    if (found == result.end() || !found->is_object()) continue;
+    sent = sent.value_or(0);
+    for (const Json& phase : found->value("phases", Json::array())) {
+      *sent += NumberAt(phase, "bytes_sent").value_or(0);
+    }
+    if (!found->contains("wait_for_rank_s")) continue;
     const Json& of_ranks = (*found)["wait_for_rank_s"];
     for (size_t rank = 0; rank < std::min(of_ranks.size(), waits.size()); ++rank) {
       if (of_ranks[rank].is_number()) waits[rank] += of_ranks[rank].get<double>();
     }
   }
+  if (!sent) return nullptr;
   Json exchange;
   exchange["bytes_sent"] = Whole(sent);
   exchange["bytes_sent_again"] = Whole(SumIn(results, "exchange", "bytes_sent_again"));

@@ -62,10 +62,11 @@ TEST(Summary, PutsTheWorkersTogether) {
 TEST(Summary, AddsUpTheCachesAndWhatWorkersSentEachOther) {
   Json first = Json::parse(
       R"({"bytes_pulled": 100, "bytes_pushed": 10, "bytes_to_device": 7, "cache": {"hits": 6, "loaded": 1, "bypassed": 1},
-          "exchange": {"bytes_sent": 1048576, "bytes_sent_again": 5, "wait_for_rank_s": [0, 2.5]}})");
+          "exchange": {"phases": [{"name": "keys", "bytes_sent": 1048000},
+                                  {"name": "rows", "bytes_sent": 576}], "bytes_sent_again": 5, "wait_for_rank_s": [0, 2.5]}})");
   Json second = Json::parse(
       R"({"bytes_pulled": 50, "bytes_pushed": 20, "bytes_to_device": 8, "cache": {"hits": 0, "loaded": 4, "bypassed": 0},
-          "exchange": {"bytes_sent": 1048576, "bytes_sent_again": 0, "wait_for_rank_s": [1, 0]}})");
+          "exchange": {"phases": [{"name": "rows", "bytes_sent": 1048576}], "bytes_sent_again": 0, "wait_for_rank_s": [1, 0]}})");
   Json summary = MakeSummary(TwoByTwo(), {first, second}, std::nullopt, 1);
   EXPECT_EQ(summary["bytes_pulled"], 150);
   EXPECT_EQ(summary["bytes_pushed"], 30);
@@ -260,7 +261,7 @@ TEST(Summary, SaysTheLastAndTheBestOfSeveralEvaluations) {
 TEST(Summary, SaysHowHotAndColdBatchesTookTurns) {
   Json summary = Json::parse(R"({"auc": 0.7, "logloss": 0.5})");
   const Json pack = Json::parse(R"({"hot_rows": 1200, "samples": {"hot": 630, "cold": 370}})");
-  const Json worker = Json::parse(R"({"hot": {"rows": 1200, "changes": 12, "rate": 25}})");
+  const Json worker = Json::parse(R"({"hot": {"hot_rows": 1200, "changes": 12, "rate": 25}})");
   summary["hot"] = SummarizeHot({worker, worker}, pack);
   EXPECT_EQ(summary["hot"].dump(), R"({"rows":1200,"sample_share":0.63,"changes":12,"rate":25.0})");
   const std::string text = RenderSummary(summary);

@@ -97,8 +97,9 @@ def check(args):
         sys.exit(f"{args.check}: {workers} workers; the exchange is between several")
     keys, columns = distinct_keys(args, workers, steps)
     dense = dense_bytes(args.bottom, args.top, args.dim, columns, args.dense_inputs)
-    measured = {phase: sum(result["exchange"]["phases"][phase]["bytes_sent"] for result in results)
-                / (steps * workers) for phase in results[0]["exchange"]["phases"]}
+    measured = {}
+    for phase in (phase for result in results for phase in result["exchange"]["phases"]):
+        measured[phase["name"]] = measured.get(phase["name"], 0) + phase["bytes_sent"] / (steps * workers)
     held = 0
     if "rows" in measured:
         held = measured["rows"] / sent(workers, columns, args.dim, keys, 1, dense)["rows"]

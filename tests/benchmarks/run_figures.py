@@ -165,13 +165,8 @@ def read_run(run_dir):
     if to_device is not None and from_device is not None:
         run.device_bytes_per_sample = (to_device + from_device) / max(worker.get('samples', run.samples), 1)
     # All workers take part in every step, so a stage's time is over the samples of all.
-    run.stage_us = stage_us(worker, run.samples)
+    run.stage_us = {stage['stage']: 1e6 * stage['total_s'] / run.samples for stage in worker.get('stages', [])}
     return run
-
-
-def stage_us(worker, samples):
-    stages = worker.get('stages') or {}
-    return {name: 1e6 * stage.get('total_s', 0) / samples for name, stage in stages.items()}
 
 
 @dataclasses.dataclass

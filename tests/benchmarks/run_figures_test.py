@@ -107,8 +107,8 @@ not a line of ours
         self.assertEqual((spread.median, spread.low, spread.high), (5, 1, 9))
 
 
-STAGES = {'forward': {'count': 100, 'total_s': 2.0, 'mean_us': 20000},
-          'push': {'count': 100, 'total_s': 0.5, 'mean_us': 5000}}
+STAGES = [{'stage': 'forward', 'count': 100, 'total_s': 2.0, 'mean_us': 20000},
+          {'stage': 'push', 'count': 100, 'total_s': 0.5, 'mean_us': 5000}]
 
 if __name__ == '__main__':
     unittest.main()

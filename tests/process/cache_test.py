@@ -116,7 +116,7 @@ class CacheTest(ProcessTest):
                 worker = json.load(file)
             self.assertGreater(worker['cache']['hits'], 0)
             self.assertGreater(worker['bytes_to_device'], 0)
-            sent += worker['exchange']['bytes_sent']
+            sent += sum(phase['bytes_sent'] for phase in worker['exchange']['phases'])
         # The stats of a job that is over come from these files.
         stats = self.thermocline('stats', '--run-dir', self.run_dir, '--json')
         self.assertEqual(stats.returncode, 0, stats.stderr)

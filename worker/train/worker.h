@@ -95,7 +95,8 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
                                        Transport* transport, Scheduler* scheduler,
                                        WorkerProgress* progress);
 
-// What --result_file gets.
+// What --result_file gets: one JSON object with the fields of WorkerStats, as `thermocline stats`
+// has them, and beside them what only a run that has ended knows.
 std::string WorkerResultToJson(const WorkerResult& result);
 
 }  // namespace thermocline
