@@ -29,16 +29,7 @@ absl::StatusOr<ListedCheckpoint> NewestWhole(const CheckpointStore& store, ByteS
       absl::StrCat("there is no whole checkpoint in ", store.directory(), passed_over));
 }
 
-}  // namespace
-
-std::string DescribeNewest(const ListedCheckpoint& newest) {
-  const std::string& best = newest.manifest.evaluations().best_checkpoint();
-  std::string text = absl::StrCat("checkpoint ", newest.name, ", the last");
-  if (best == newest.name) return text + " and the best";
-  if (!best.empty()) absl::StrAppend(&text, "; the best is ", best, " (RUN_DIR/best)");
-  return text;
-}
-
+// The best checkpoint in a checkpoint directory. Errors: as ResolveCheckpointPath.
 absl::StatusOr<CheckpointPath> BestCheckpoint(const std::string& directory, ByteScan* scan,
                                               std::vector<std::string>* notices) {
   PosixDisk disk;
@@ -55,6 +46,16 @@ absl::StatusOr<CheckpointPath> BestCheckpoint(const std::string& directory, Byte
   if (!absl::IsNotFound(there.status())) return CheckpointPath{directory, best};
   return absl::NotFoundError(
       absl::StrCat("the best checkpoint is gone: ", there.status().message()));
+}
+
+}  // namespace
+
+std::string DescribeNewest(const ListedCheckpoint& newest) {
+  const std::string& best = newest.manifest.evaluations().best_checkpoint();
+  std::string text = absl::StrCat("checkpoint ", newest.name, ", the last");
+  if (best == newest.name) return text + " and the best";
+  if (!best.empty()) absl::StrAppend(&text, "; the best is ", best, " (RUN_DIR/best)");
+  return text;
 }
 
 absl::StatusOr<ListedCheckpoint> LoadWholeCheckpoint(const CheckpointStore& store,

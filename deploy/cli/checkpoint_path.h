@@ -27,10 +27,6 @@ struct CheckpointPath {
 absl::StatusOr<CheckpointPath> ResolveCheckpointPath(std::string path, ByteScan* scan,
                                                      std::vector<std::string>* notices);
 
-// The best checkpoint in a checkpoint directory; otherwise as above.
-absl::StatusOr<CheckpointPath> BestCheckpoint(const std::string& directory, ByteScan* scan,
-                                              std::vector<std::string>* notices);
-
 // "checkpoint step-000000488, the last; the best is step-000000299 (RUN_DIR/best)": which of a
 // run's checkpoints is taken where none is named.
 std::string DescribeNewest(const ListedCheckpoint& newest);

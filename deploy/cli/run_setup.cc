@@ -168,17 +168,17 @@ absl::StatusOr<RunLock> TakeLock(const std::string& folder) {
   });
 }
 
-// The checkpoint that --resume-from names by its name, its path, or as the best; "": none.
+// The name of the checkpoint that --resume-from names by its name, its path, or as the best; "": it
+// names none. Without a '/' it is looked for in the job's own directory.
 absl::StatusOr<std::string> CheckpointToResume(const std::string& wanted,
                                                const CheckpointStore& store, ByteScan* scan,
                                                std::vector<std::string>* notices) {
-  CheckpointPath path;
-  if (wanted == "best") {
-    ASSIGN_OR_RETURN(path, BestCheckpoint(store.directory(), scan, notices));
-    return path.name;
-  }
-  if (wanted.find('/') == std::string::npos) return wanted;
-  ASSIGN_OR_RETURN(path, ResolveCheckpointPath(wanted, scan, notices));
+  if (wanted.empty()) return wanted;
+  const bool is_name = wanted.find('/') == std::string::npos;
+  ASSIGN_OR_RETURN(
+      const CheckpointPath path,
+      ResolveCheckpointPath(is_name ? absl::StrCat(store.directory(), "/", wanted) : wanted, scan,
+                            notices));
   std::error_code error;
   if (!std::filesystem::equivalent(path.directory, store.directory(), error)) {
     return absl::InvalidArgumentError(absl::StrCat("--resume-from ", wanted, " is not in ",
