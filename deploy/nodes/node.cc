@@ -25,7 +25,7 @@
 #include "deploy/nodes/log_requests.h"
 #include "deploy/nodes/node_agent.h"
 #include "deploy/nodes/node_table.h"
-#include "deploy/nodes/process_keys.h"
+#include "deploy/processes/local_processes.h"
 #include "deploy/processes/run_directory.h"
 #include "deploy/processes/supervisor.h"
 
@@ -48,6 +48,44 @@ uint64_t MakeNonce() {
   std::random_device random;
   return (uint64_t{random()} << 32 | random()) | 1;  // Not 0.
 }
+
+// The keys and certificates of the agent's processes, where each needs one of its own
+// (LocalProcesses::NeedsOwnCertificate): keys are made on this host and stay here; the controller
+// signs.
+
+// Makes a key, writes it where the process takes it, and returns the request that the controller
+// signs. Errors: those of writing.
+absl::StatusOr<std::string> MakeKey(const LocalProcesses& processes, const ProcessId& id) {
+  ASSIGN_OR_RETURN(const KeyAndRequest made, MakeKeyAndRequest());
+  RETURN_IF_ERROR(WritePrivateFile(processes.TlsOf(id).private_key, made.private_key,
+                                   /*replaces=*/true));
+  return made.request;
+}
+
+// Writes the signed certificate; a process that runs takes the file by itself (common/net/rpc.h).
+absl::Status WriteCertificate(const LocalProcesses& processes, const WantedProcess& wanted) {
+  const TlsFiles files = processes.TlsOf(FromNodeProcess(wanted.id()));
+  return WritePrivateFile(files.certificate, wanted.certificate(), /*replaces=*/true);
+}
+
+// Removes what a process that has ended had. What can't be removed expires.
+void RemoveKey(const LocalProcesses& processes, const RunDirectory& directory,
+               const ProcessId& id) {
+  if (!processes.NeedsOwnCertificate(id.role)) return;
+  for (const char* extension : {"key", "pem"}) {
+    directory.Remove(ProcessFileName(id.Name(), extension)).IgnoreError();
+  }
+}
+
+void RemoveKeys(const LocalProcesses& processes, const RunDirectory& directory,
+                const Cluster& cluster) {
+  for (const ProcessRole role : {ProcessRole::kServer, ProcessRole::kWorker}) {
+    const uint32_t count = role == ProcessRole::kServer ? cluster.servers() : cluster.workers();
+    for (uint32_t i = 0; i < count; ++i) RemoveKey(processes, directory, ProcessId{role, i});
+  }
+}
+
+// ------------------------------------------------------------------------------------------------
 
 class Node {
  public:

@@ -13,7 +13,6 @@
 #include "common/job/model_memory.h"
 #include "common/job/resolved_job.h"
 #include "common/math/table_memory.h"
-#include "deploy/plan/checkpoint_plan.h"
 #include "deploy/plan/feature_estimates.h"
 #include "deploy/plan/hot_rows_plan.h"
 
@@ -47,6 +46,43 @@ constexpr uint64_t PushedKeyBytes(uint64_t value_floats) { return 8 + 4 + 4 * va
 constexpr uint64_t PulledKeyBytes(uint64_t row_floats) { return 8 + 4 * row_floats; }
 
 uint64_t SizeOf(const std::string& text) { return ParseByteSize(text).value_or(0); }
+
+// RocksDB adds 8 bytes to a key and 3 of lengths to a row; blocks have an index.
+constexpr uint64_t kFileRowBytes = 12;
+
+struct CheckpointSizes {
+  uint64_t all_bytes = 0;             // of one with all rows
+  double changed_bytes_per_step = 0;  // rows that a step changes, at most
+  double steps = 0;                   // of the whole job; 0: not known
+};
+
+// The most that all checkpoints take that are there at a time. REQUIRES: job.has_checkpoint()
+PlanPart CheckpointPart(const Job& job, const CheckpointSizes& sizes) {
+  const CheckpointPolicy& policy = job.checkpoint();
+  const bool keeps_best = job.evaluate().keep_best();
+  if (policy.every_steps() == 0 && !keeps_best) return {"one checkpoint", sizes.all_bytes};
+  // The files of one that has all rows stay as long as one that builds on it is kept. So there may
+  // be a whole row of those, the newer ones that are kept, the one that is being written, and the
+  // row up to the best.
+  const uint64_t row = std::max(1u, policy.full_every());
+  uint64_t sets = row + policy.keep() + (keeps_best ? row : 0);
+  if (sizes.steps > 0 && policy.every_steps() > 0 && !keeps_best) {
+    const double made = std::ceil(sizes.steps / static_cast<double>(policy.every_steps())) + 1;
+    sets = static_cast<uint64_t>(std::min(static_cast<double>(sets), made));
+  }
+  const uint64_t whole = (sets + row - 1) / row;
+  if (row == 1) {
+    return {absl::StrCat(sets, " checkpoints of all rows, at most"), sets * sizes.all_bytes};
+  }
+  const double every = static_cast<double>(policy.every_steps());
+  const double changed =
+      every > 0 ? every * sizes.changed_bytes_per_step : static_cast<double>(sizes.all_bytes);
+  const double increment = std::min(static_cast<double>(sizes.all_bytes), changed);
+  return {
+      absl::StrCat("files of ", sets, " checkpoints, ", whole, " of them with all rows, at most"),
+      whole * sizes.all_bytes +
+          static_cast<uint64_t>(static_cast<double>(sets - whole) * increment)};
+}
 
 class Planner {
  public:
@@ -434,6 +470,10 @@ class Planner {
 };
 
 }  // namespace
+
+uint64_t CheckpointRowBytes(uint64_t row_floats) {
+  return kRowKeyBytes + RowValueBytes(row_floats) + kFileRowBytes;
+}
 
 uint64_t SumOf(const std::vector<PlanPart>& parts) {
   uint64_t bytes = 0;

@@ -11,7 +11,6 @@
 #include "common/checkpoint/rows_file.h"
 #include "common/disk/disk.h"
 #include "common/job/job_loader.h"
-#include "deploy/plan/checkpoint_plan.h"
 
 namespace thermocline {
 namespace {

@@ -1,9 +1,12 @@
 #include "deploy/runner/job_runner.h"
 
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -11,8 +14,11 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/check.h"
 #include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
 #include "common/base/task_queue.h"
@@ -24,10 +30,10 @@
 #include "common/job/resolved_job.h"
 #include "deploy/checkpoints/checkpoint_match.h"
 #include "deploy/checkpoints/resume.h"
+#include "deploy/job/job_events.h"
 #include "deploy/job/job_machine.h"
 #include "deploy/nodes/node_processes.h"
 #include "deploy/processes/local_processes.h"
-#include "deploy/processes/mailbox.h"
 #include "deploy/processes/supervisor.h"
 #include "deploy/runner/checkpoint_requests.h"
 #include "deploy/runner/host_watch.h"
@@ -35,6 +41,33 @@
 
 namespace thermocline {
 namespace {
+
+// Events on their way to the job's machine. Any thread posts them; they wake Supervisor::Poll.
+class Mailbox {
+ public:
+  Mailbox() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) { CHECK_GE(fd_, 0); }
+
+  // Readable when something was posted; its reader closes it.
+  int fd() const { return fd_; }
+  void Post(JobEvent event) {
+    absl::MutexLock lock(&mutex_);
+    events_.push_back(std::move(event));
+    Wake();
+  }
+  void Wake() const {
+    const uint64_t one = 1;
+    CHECK_EQ(write(fd_, &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+  }
+  std::deque<JobEvent> TakeAll() {
+    absl::MutexLock lock(&mutex_);
+    return std::exchange(events_, {});
+  }
+
+ private:
+  const int fd_;
+  absl::Mutex mutex_;
+  std::deque<JobEvent> events_ ABSL_GUARDED_BY(mutex_);
+};
 
 // Requests of other programs are looked for so often.
 constexpr absl::Duration kRequestPeriod = absl::Milliseconds(200);
