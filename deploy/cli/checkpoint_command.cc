@@ -54,7 +54,7 @@ absl::StatusOr<CheckpointPath> CheckpointArgument(const std::string& path) {
 
 // "damaged", or "unreadable": another format version or a failing disk says nothing against the
 // checkpoint.
-const char* VerdictOn(const absl::Status& status) {
+const char* WholenessOf(const absl::Status& status) {
   if (status.ok()) return "whole";
   return absl::IsDataLoss(status) ? "damaged" : "unreadable";
 }
@@ -104,7 +104,7 @@ std::string RenderJson(const std::string& directory, const std::vector<ListedChe
     Json json = {{"name", listed.name},
                  {"generation", listed.id.generation},
                  {"step", listed.id.step.value()},
-                 {"status", VerdictOn(listed.status)},
+                 {"status", WholenessOf(listed.status)},
                  {"best", best == listed.id}};
     if (!listed.status.ok()) json["reason"] = std::string(listed.status.message());
     if (HasManifest(listed)) {
@@ -150,7 +150,7 @@ std::string RenderTable(const std::string& directory, const std::vector<ListedCh
     }
     rows.push_back(std::move(row));
     if (!listed.status.ok()) {
-      absl::StrAppend(&not_whole, listed.name, " is ", VerdictOn(listed.status), ": ",
+      absl::StrAppend(&not_whole, listed.name, " is ", WholenessOf(listed.status), ": ",
                       listed.status.message(), "\n");
     }
   }
@@ -256,7 +256,8 @@ int VerifyCheckpoints(const CheckpointFlags& flags) {
     ++verified_checkpoints;
     const std::string what =
         verified.ok() ? Describe(*verified) : std::string(verified.status().message());
-    std::printf("%s is %s: %s\n", listed.name.c_str(), VerdictOn(verified.status()), what.c_str());
+    std::printf("%s is %s: %s\n", listed.name.c_str(), WholenessOf(verified.status()),
+                what.c_str());
     std::fflush(stdout);
   }
   if (verified_checkpoints == 0) {

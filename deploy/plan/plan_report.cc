@@ -43,15 +43,15 @@ std::string RenderTables(const Job& job, const JobPlan& plan) {
 }
 
 // "memory  3.1 GiB of 23.4 GiB: fits"
-std::string Verdict(const char* what, const JobPlan& plan, uint64_t needed, uint64_t there) {
+std::string FitLine(const char* what, const JobPlan& plan, uint64_t needed, uint64_t there) {
   const char* const least = plan.is_complete ? "" : "at least ";
   const std::string needs = absl::StrCat(what, least, FormatBytes(needed));
   if (there == 0) return needs + "\n";
-  const char* const verdict = needed > there            ? "DOES NOT FIT"
-                              : !plan.is_complete       ? "not all is known"
-                              : needed > there * 8 / 10 ? "fits barely"
-                                                        : "fits";
-  return absl::StrCat(needs, " of ", FormatBytes(there), ": ", verdict, "\n");
+  const char* const answer = needed > there            ? "DOES NOT FIT"
+                             : !plan.is_complete       ? "not all is known"
+                             : needed > there * 8 / 10 ? "fits barely"
+                                                       : "fits";
+  return absl::StrCat(needs, " of ", FormatBytes(there), ": ", answer, "\n");
 }
 
 // On the GPU that most workers share: they take the machine's GPUs in turn.
@@ -66,11 +66,11 @@ std::string RenderDevice(const Job& job, const JobPlan& plan, const Machine& mac
     return absl::StrCat("GPU:    ", FormatBytes(plan.device_bytes),
                         " for each worker: this machine has none\n");
   }
-  const std::string verdict =
-      Verdict("GPU:    ", plan, GpuBytes(job, plan, machine), machine.gpu_memory_bytes);
+  const std::string line =
+      FitLine("GPU:    ", plan, GpuBytes(job, plan, machine), machine.gpu_memory_bytes);
   return machine.gpu_memory_bytes > 0
-             ? verdict
-             : absl::StrCat(absl::StripSuffix(verdict, "\n"),
+             ? line
+             : absl::StrCat(absl::StripSuffix(line, "\n"),
                             ": how much the GPU has is not known (nvidia-smi does not say)\n");
 }
 
@@ -84,7 +84,7 @@ std::string RenderKept(const Job& job, const JobPlan& plan) {
         others == 0 ? "" : absl::StrCat(" and ", others, " more"), " (placement DEVICE), in ",
         others == 0 ? "its" : "their", " share of cache.budget",
         job.cluster().workers() == 1 ? ": " : " of all workers: ");
-    absl::StrAppend(&text, Verdict(what.c_str(), plan, kept.bytes, kept.room_bytes));
+    absl::StrAppend(&text, FitLine(what.c_str(), plan, kept.bytes, kept.room_bytes));
   }
   return text;
 }
@@ -155,8 +155,8 @@ std::string RenderPlan(const Job& job, const JobPlan& plan, const Machine& machi
       RenderParts("thermocline-pack, before the servers start", plan.pack),
       RenderParts("disk", plan.disk), "\n", RenderTraffic(job, plan),
       "dense parameters: ", FormatCount(plan.dense_parameters), "\n\nthis machine\n",
-      Verdict("memory: ", plan, plan.memory_bytes, machine.memory_bytes),
-      Verdict("disk:   ", plan, plan.disk_bytes, machine.free_disk_bytes),
+      FitLine("memory: ", plan, plan.memory_bytes, machine.memory_bytes),
+      FitLine("disk:   ", plan, plan.disk_bytes, machine.free_disk_bytes),
       RenderDevice(job, plan, machine), RenderKept(job, plan),
       "memory that is free now: ", FormatBytes(machine.available_memory_bytes), "; ", machine.cores,
       machine.cores == 1 ? " core" : " cores",
