@@ -81,6 +81,10 @@ wire::PullRequest Saboteur::Tamper(wire::PullRequest request) {
     ++request.header.generation;
   if (fault_ == PlantedFault::kArrivalOrder && staleness_steps_ == 0)
     request.header.acked_through = kNoStep;
+  if (fault_ == PlantedFault::kPullsEarly && request.kind == wire::PullKind::kTrain) {
+    request.after_step = kNoStep;
+    request.step = std::min(request.step, Step(0));
+  }
   if (fault_ == PlantedFault::kStaleRows && request.step > Step(0)) {
     request.step = request.step - 1;
     request.after_step = std::min(request.after_step, request.step - 1);

@@ -60,6 +60,8 @@ enum class PlantedFault {
   kSharedCredit,        // A block that is held takes the room of all phases.
   kReceiptsOverwrite,   // A receipt takes the place of one that waits and may be newer.
   kLeavesByReceipts,    // A rank leaves once all it has sent has arrived, not before.
+  kWrittenEarly,        // Rows are written to the servers as they were before their step's update.
+  kPullsEarly,          // Pulls do not wait for the pushes that their rows must have.
   kWaitsFirst,          // A rank waits for gradients before it has sent its own.
   kPushesLate,          // A rank waits for the next step's rows before its push is whole.
 };

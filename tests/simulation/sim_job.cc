@@ -291,7 +291,8 @@ void SimJob::OnOpen(const GenerationStart& start, const absl::Status& status) {
 
 // Whatever base and log a server began with, its rows are the model's after the same step.
 void SimJob::OnServing(SimServer* server) {
-  CheckServerRows(model_, {held_, /*are_written=*/!Exchanges()}, num_servers_, server, &failures_);
+  CheckServerRows(model_, {held_, /*are_written=*/!HoldsParameters()}, num_servers_, server,
+                  &failures_);
 }
 
 void SimJob::OnScored(Step step, double score, const std::optional<ScheduleState>& next) {
@@ -333,7 +334,7 @@ void SimJob::AddWorker(const action::StartProcess& start) {
   if (rank == WorkerRank(0)) options.compute_us = setup_.slow_rank_us;
   options.tables = setup_.tables;
   options.dense = setup_.dense;
-  if (Exchanges()) {
+  if (HoldsParameters()) {
     options.held = held_;
     options.join = [this, rank, first_step](SimTrainee* worker, PsSession* session,
                                             Scheduler* scheduler, std::function<void()> wake) {
@@ -368,15 +369,16 @@ void SimJob::AddWorker(const action::StartProcess& start) {
       network_->Connect(), &scheduler_, &model_, &failures_);
 }
 
-std::unique_ptr<SimExchange> SimJob::JoinOthers(WorkerRank rank, Step first_step,
+std::unique_ptr<SimTraining> SimJob::JoinOthers(WorkerRank rank, Step first_step,
                                                 SimTrainee* worker, PsSession* session,
                                                 Scheduler* scheduler, std::function<void()> wake) {
-  SimExchangeOptions options = OptionsOf(*setup_.exchange, setup_.tables, setup_.dense);
+  SimTrainingOptions options = TrainingOptions(*setup_.exchange, setup_.tables, setup_.dense);
   options.seed = random_.Next();
+  options.job_seed = seed_;
   options.exchange.rank = rank;
-  options.exchange.num_ranks = num_workers_;
-  options.exchange.start_step = first_step;
-  options.num_servers = num_servers_;
+  options.exchange.num_ranks = options.rows.num_workers = num_workers_;
+  options.exchange.start_step = options.rows.start_step = first_step;
+  options.rows.num_servers = num_servers_;
   options.num_steps = setup_.num_steps;
   SimStreamPlace place;
   place.generation = start_.generation;
@@ -384,8 +386,9 @@ std::unique_ptr<SimExchange> SimJob::JoinOthers(WorkerRank rank, Step first_step
   place.scheduler = &scheduler_;
   place.credit_steps = options.exchange.credit_steps;
   place.after_event = std::move(wake);
-  return std::make_unique<SimExchange>(options, worker, streams_->Connect(std::move(place)),
-                                       session, scheduler, &saboteur_);
+  return std::make_unique<SimTraining>(
+      options, worker, num_workers_ > 1 ? streams_->Connect(std::move(place)) : nullptr, session,
+      scheduler, &saboteur_);
 }
 
 void SimJob::StopProcesses() {

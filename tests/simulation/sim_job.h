@@ -111,8 +111,8 @@ class SimJob {
   void MakeServers();
   void MakeStore();
   void AddWorker(const action::StartProcess& start);
-  bool Exchanges() const { return setup_.exchange.has_value() && num_workers_ > 1; }
-  std::unique_ptr<SimExchange> JoinOthers(WorkerRank rank, Step first_step, SimTrainee* worker,
+  bool HoldsParameters() const { return setup_.exchange.has_value(); }
+  std::unique_ptr<SimTraining> JoinOthers(WorkerRank rank, Step first_step, SimTrainee* worker,
                                           PsSession* session, Scheduler* scheduler,
                                           std::function<void()> wake);
   bool WorkersDone() const;

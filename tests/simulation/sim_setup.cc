@@ -223,10 +223,10 @@ std::string DescribeAdmission(const SimSetup& setup) {
   return text;
 }
 
-// Several workers in sync mode, and not hot and cold batches: which keys come next is decided late
-// there. Drawn after all else, too.
+// Workers in sync mode hold rows and dense parameters, but not with hot and cold batches: which
+// keys come next is decided late there. Drawn after all else, too.
 void ChooseExchange(SimRandom* random, SimSetup* setup) {
-  if (setup->staleness_steps > 0 || setup->num_workers == 1 || setup->schedule.has_value()) return;
+  if (setup->staleness_steps > 0 || setup->schedule.has_value()) return;
   setup->exchange = ChooseExchange(random);
   // Workers hold no rows of tables that drop or limit their rows.
   const bool keeps_rows = random->Chance(0.7);
@@ -271,6 +271,13 @@ StreamFaults LateStreams() {
   faults.breaks = 0.5;
   faults.late = 1;
   faults.late_us = 2'000'000;
+  return faults;
+}
+
+StreamFaults SlowReceipts() {
+  StreamFaults faults;
+  faults.repeat = 0.1;
+  faults.hand_over_us = 500'000;
   return faults;
 }
 

@@ -118,7 +118,7 @@ struct ScheduleSetup {
   uint32_t falls_to_double = 1;
 };
 
-// How workers exchange the dense parameters, and the rows that they hold.
+// How workers hold the dense parameters, and rows; and exchange them, where there are several.
 struct ExchangeSetup {
   bool shares_rows = true;
   int window_steps = 2;
@@ -160,6 +160,8 @@ SimSetup ChooseSetup(SimRandom* random, bool exchanges = true);
 ExchangeSetup ChooseExchange(SimRandom* random);
 // Most of what they lose comes late, also to the next generation.
 StreamFaults LateStreams();
+// Several receipts of a stream are often on their way to it at a time.
+StreamFaults SlowReceipts();
 // Tensors of a few blocks, with tables behind `tables`.
 std::vector<DenseTable> ChooseDense(SimRandom* random, const std::vector<TableLayout>& tables);
 // The same job on one server that never dies, with workers that don't, and exchange nothing, over a

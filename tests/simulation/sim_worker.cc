@@ -13,6 +13,38 @@
 #include "worker/session/retry_policy.h"
 
 namespace thermocline {
+namespace {
+
+// Says when an answer has come: the parts of a step wait for answers, and are not told of them.
+class WakingTransport : public Transport {
+ public:
+  WakingTransport(std::unique_ptr<Transport> real, std::function<void()> wake)
+      : real_(std::move(real)), wake_(std::move(wake)) {}
+
+  void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
+            std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override {
+    real_->Pull(server, call, deadline_us, Waking(std::move(done)));
+  }
+  void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
+            std::function<void(absl::StatusOr<wire::PushAnswer>)> done) override {
+    real_->Push(server, call, deadline_us, Waking(std::move(done)));
+  }
+  void Close() override { real_->Close(); }
+
+ private:
+  template <typename Answer>
+  std::function<void(Answer)> Waking(std::function<void(Answer)> done) {
+    return [this, done = std::move(done)](Answer answer) {
+      done(std::move(answer));
+      wake_();
+    };
+  }
+
+  const std::unique_ptr<Transport> real_;
+  const std::function<void()> wake_;
+};
+
+}  // namespace
 
 SimWorker::SimWorker(const SimWorkerOptions& options, const PsSessionOptions& session_options,
                      OnLost on_lost, OnScored on_scored, std::unique_ptr<Transport> transport,
@@ -25,8 +57,8 @@ SimWorker::SimWorker(const SimWorkerOptions& options, const PsSessionOptions& se
       model_(model),
       failures_(failures),
       random_(options.seed),
-      transport_(std::move(transport)),
-      session_(session_options, transport_.get(), &scheduler_),
+      transport_(std::make_unique<WakingTransport>(std::move(transport), [this] { Wake(); })),
+      session_(WithFailures(session_options), transport_.get(), &scheduler_),
       progress_(session_options.job_id, options.rank, /*fd=*/-1),
       checkpoints_(options.start_step),
       step_(options.start_step) {
@@ -36,6 +68,14 @@ SimWorker::SimWorker(const SimWorkerOptions& options, const PsSessionOptions& se
 SimWorker::~SimWorker() {
   *ended_ = true;
   session_.Fail(absl::CancelledError("simulated: the worker died"));
+}
+
+// The trained steps are not told why their pushes fail.
+PsSessionOptions SimWorker::WithFailures(PsSessionOptions session) {
+  session.on_failure = [this](const absl::Status& error) {
+    if (training_ != nullptr) Fail(error);
+  };
+  return session;
 }
 
 void SimWorker::Start() {
@@ -79,22 +119,24 @@ absl::StatusOr<CheckpointReply> SimWorker::Checkpoint(const CheckpointRequest& r
 void SimWorker::BeginStep() {
   if (options_.join == nullptr) return PullStep();
   if (random_.Chance(0.2)) ReadAside();
-  if (exchange_ != nullptr) return exchange_->BeginNextStep();
-  exchange_ = options_.join(this, &session_, &scheduler_, [this] {
-    if (std::exchange(is_woken_, true)) return;
-    scheduler_.RunAfter(0, [this] {
-      is_woken_ = false;
-      exchange_->Work();
-    });
-  });
+  if (training_ != nullptr) return training_->BeginNextStep();
+  training_ = options_.join(this, &session_, &scheduler_, [this] { Wake(); });
   WatchWaits();
-  exchange_->Begin();
+  training_->Begin();
+}
+
+void SimWorker::Wake() {
+  if (training_ == nullptr || std::exchange(is_woken_, true)) return;
+  scheduler_.RunAfter(0, [this] {
+    is_woken_ = false;
+    training_->Work();
+  });
 }
 
 void SimWorker::WatchWaits() {
   WorkerProgress::Watched watched;
   watched.session = &session_;
-  if (exchange_ != nullptr) watched.exchange = exchange_->exchange();
+  if (training_ != nullptr) watched.exchange = training_->exchange();
   progress_.Watch(watched);
 }
 
@@ -176,7 +218,7 @@ void SimWorker::OnPulled(const std::vector<RowsOfTable>& rows, const absl::Statu
 }
 
 void SimWorker::OnRows(Step step, const std::vector<RowsOfTable>& rows) {
-  if (step != step_) Fail(absl::StrCat("the exchange is at step ", step.value()));
+  if (step != step_) Fail(absl::StrCat("the training is at step ", step.value()));
   CheckRows(rows, step_ - 1, step_ - 1);
   Compute(rows);
 }
@@ -301,8 +343,12 @@ void SimWorker::EndTraining() {
   Leave();
 }
 
+// Once it has trained its last step, and every server has that.
 void SimWorker::Leave() {
-  if (finished_ && exchange_ != nullptr && pushes_outstanding_ == 0) exchange_->Leave();
+  if (!finished_ || training_ == nullptr || is_leaving_) return;
+  if (session_.acked_through() < step_) return;
+  is_leaving_ = true;
+  training_->Leave();
 }
 
 void SimWorker::CheckRows(const std::vector<RowsOfTable>& all, Step from, Step to) {
@@ -353,15 +399,13 @@ void SimWorker::PushStep(const std::vector<ModelUpdate>& updates) {
   const float learning_rate = 0.01f * static_cast<float>(1 + step_.value());
   model_->AddPush(options_.rank, {step_, learning_rate, updates});
   ++pushes_;
-  ++pushes_outstanding_;
-  if (exchange_ == nullptr) return PushToServers(updates, learning_rate);
-  exchange_->Push(updates, learning_rate, WritesBackAt(step_));
+  if (training_ == nullptr) return PushToServers(updates, learning_rate);
+  training_->Push(updates, learning_rate, WritesBackAt(step_));
 }
 
-void SimWorker::OnAcknowledged(const absl::Status& status) {
-  --pushes_outstanding_;
-  if (!status.ok()) return Fail(status);
+void SimWorker::OnReleased() {
   Leave();
+  Wake();
 }
 
 void SimWorker::PushToServers(const std::vector<ModelUpdate>& updates, float learning_rate) {
@@ -373,8 +417,11 @@ void SimWorker::PushToServers(const std::vector<ModelUpdate>& updates, float lea
   work.step = step_;
   work.learning_rate = learning_rate;
   for (const ServerBlocks& wave : *waves) work.waves.push_back(wave.PushSlices());
-  session_.StartPush(std::move(work),
-                     [this, waves](const absl::Status& status) { OnAcknowledged(status); });
+  ++pushes_outstanding_;
+  session_.StartPush(std::move(work), [this, waves](const absl::Status& status) {
+    --pushes_outstanding_;
+    if (!status.ok()) Fail(status);
+  });
   // The next pull begins before or after the values of this push are there.
   const bool pull_after = random_.Chance(0.5);
   Release(step_, 0, num_waves, pull_after);

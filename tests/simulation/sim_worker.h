@@ -1,6 +1,6 @@
 // One worker of the simulation: for every step it reads random rows, checks them against the model,
-// and makes gradients that depend on them. It pulls and pushes them through a real PsSession, and
-// exchanges those that workers hold with the others (sim_exchange.h).
+// and makes gradients that depend on them. Where workers exchange blocks it trains as a real worker
+// does (sim_training.h); else it pulls and pushes in ways of its own through a real PsSession.
 #ifndef THERMOCLINE_TESTS_SIMULATION_SIM_WORKER_H_
 #define THERMOCLINE_TESTS_SIMULATION_SIM_WORKER_H_
 
@@ -22,9 +22,9 @@
 #include "tests/simulation/process_scheduler.h"
 #include "tests/simulation/sequential_model.h"
 #include "tests/simulation/server_blocks.h"
-#include "tests/simulation/sim_exchange.h"
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_schedule.h"
+#include "tests/simulation/sim_training.h"
 #include "worker/session/ps_session.h"
 #include "worker/train/launcher_orders.h"
 #include "worker/train/progress.h"
@@ -49,13 +49,14 @@ struct SimWorkerOptions {
   bool awaits_others = false;           // Begins once it knows where the other workers are.
   int64_t compute_us = 0;               // Between a step's rows and its push, at the most.
   std::vector<TableLayout> tables;
-  // Of those, the ones that every step reads whole. Where there are any, every key that is read
-  // gets a gradient, and no rows are written back but those that a worker holds.
+  // The tables that every step reads whole. Where there are any, every key that is read gets a
+  // gradient, and no rows are written back but those that a worker holds.
   std::vector<DenseTable> dense;
-  // Of all, those whose rows workers hold: servers have them whole after steps that write back.
+  // The tables whose rows workers hold: servers have them whole after steps that write back.
   std::set<TableId> held;
-  // Makes its part in the exchange, which wakes it when something has come. Null: it has none.
-  std::function<std::unique_ptr<SimExchange>(SimTrainee* worker, PsSession*, Scheduler*,
+  // Joins the other workers; `wake` is to run when something has come from them. Null: they
+  // exchange nothing.
+  std::function<std::unique_ptr<SimTraining>(SimTrainee* worker, PsSession*, Scheduler*,
                                              std::function<void()> wake)>
       join;
   // Hot and cold batches: the schedule, how it stands at start_step (none: at its beginning), and
@@ -90,7 +91,7 @@ class SimWorker : private SimTrainee {
   // All steps are pushed and acknowledged.
   bool done() const {
     return finished_ && pushes_outstanding_ == 0 && reads_outstanding_ == 0 &&
-           (exchange_ == nullptr || exchange_->has_left());
+           (training_ == nullptr || training_->has_left());
   }
   Step last_step() const { return step_; }  // REQUIRES: done()
   // Whether a worker that holds rows would write them back with the push of `step`.
@@ -104,12 +105,13 @@ class SimWorker : private SimTrainee {
   uint64_t max_staleness() const { return max_staleness_; }
 
  private:
-  // Of its part in the exchange.
+  // SimTrainee:
   std::vector<Key> KeysOf(Step step, const TableLayout& table) const override;
   uint32_t LookupsOf(Step step, TableId table, Key key) const override;
+  bool StopsAfter(Step step) const override { return EvaluatesAfter(step) || ChangesAfter(step); }
   void OnRows(Step step, const std::vector<RowsOfTable>& rows) override;
   void OnStep(Step) override { NextStep(); }
-  void OnAcknowledged(const absl::Status& status) override;
+  void OnReleased() override;
   void Fail(const std::string& what) override;
   void Fail(const absl::Status& error) override;
 
@@ -135,6 +137,8 @@ class SimWorker : private SimTrainee {
   std::vector<ModelUpdate> MakeUpdates(const std::vector<RowsOfTable>& rows) const;
   void PushStep(const std::vector<ModelUpdate>& updates);
   void PushToServers(const std::vector<ModelUpdate>& updates, float learning_rate);
+  PsSessionOptions WithFailures(PsSessionOptions session);
+  void Wake();
   void Release(Step step, size_t wave, size_t num_waves, bool pull_after);
   void NextStep();
   bool IsDense(TableId table) const;
@@ -149,7 +153,7 @@ class SimWorker : private SimTrainee {
   SimRandom random_;
   const std::unique_ptr<Transport> transport_;
   PsSession session_;
-  std::unique_ptr<SimExchange> exchange_;  // Null: there is none, or not yet.
+  std::unique_ptr<SimTraining> training_;  // Null: it exchanges nothing, or has not begun.
   WorkerProgress progress_;
   NamedCheckpoints checkpoints_;
   std::set<Step> named_;  // The cuts that were named when their step was pushed.
@@ -165,9 +169,9 @@ class SimWorker : private SimTrainee {
   bool finished_ = false;
   uint64_t pushes_ = 0;
   uint64_t max_staleness_ = 0;
-  int pushes_outstanding_ = 0;
+  int pushes_outstanding_ = 0;  // Those of PushToServers.
   int reads_outstanding_ = 0;
-  bool is_woken_ = false;
+  bool is_woken_ = false, is_leaving_ = false;
 };
 
 }  // namespace thermocline

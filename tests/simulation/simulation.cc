@@ -149,6 +149,7 @@ SimulationResult RunSimulation(uint64_t seed, PlantedFault planted) {
   if (NeedsExchange(planted) && !setup.exchange.has_value())
     return {};  // There is nothing to find.
   if (planted == PlantedFault::kOldBlocks) setup.exchange->streams = LateStreams();
+  if (planted == PlantedFault::kReceiptsOverwrite) setup.exchange->streams = SlowReceipts();
   return Simulation(seed, setup, planted).Run();
 }
 

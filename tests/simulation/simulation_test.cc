@@ -231,6 +231,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"OwnLast", PlantedFault::kOwnLast},
                     Planted{"EvictedEarly", PlantedFault::kEvictedEarly},
                     Planted{"StaleHeldRows", PlantedFault::kStaleHeldRows},
+                    Planted{"WrittenEarly", PlantedFault::kWrittenEarly},
+                    Planted{"PullsEarly", PlantedFault::kPullsEarly},
                     Planted{"OldBlocks", PlantedFault::kOldBlocks},
                     Planted{"NeverSentAgain", PlantedFault::kNeverSentAgain},
                     Planted{"SharedCredit", PlantedFault::kSharedCredit},

@@ -141,8 +141,8 @@ class VirtualCluster {
   void StartProcess(Host* host, const WantedProcess& wanted);
   void StartServer(Host* host, const WantedProcess& wanted);
   void StartWorker(Host* host, const WantedProcess& wanted);
-  bool Exchanges() const { return setup_.exchange.has_value() && setup_.num_workers > 1; }
-  std::unique_ptr<SimExchange> JoinOthers(const WantedProcess& wanted, Place& place,
+  bool HoldsParameters() const { return setup_.exchange.has_value(); }
+  std::unique_ptr<SimTraining> JoinOthers(const WantedProcess& wanted, Place& place,
                                           SimTrainee* worker, PsSession* session,
                                           Scheduler* scheduler, std::function<void()> wake);
   void EndProcess(Running* running, std::optional<int> exit_code);

@@ -164,8 +164,8 @@ void VirtualCluster::StartServer(Host* host, const WantedProcess& wanted) {
     place->address = absl::StrCat(host->name, ":", id.index());
     SimServerEvents events;
     events.on_serving = [this, generation](SimServer* server) {
-      CheckServerRows(*generation->model, {held_, /*are_written=*/!Exchanges()}, setup_.num_servers,
-                      server, &failures_);
+      CheckServerRows(*generation->model, {held_, /*are_written=*/!HoldsParameters()},
+                      setup_.num_servers, server, &failures_);
     };
     events.on_ended = [host, p = place.get()](SimServer*) {
       for (auto& [text, running] : host->running) running.has_ended |= running.place == p;
@@ -236,7 +236,7 @@ void VirtualCluster::StartWorker(Host* host, const WantedProcess& wanted) {
   options.keys_per_table = setup_.keys_per_table;
   options.tables = tables_;
   options.dense = setup_.dense;
-  if (Exchanges()) {
+  if (HoldsParameters()) {
     options.held = held_;
     options.join = [this, wanted, p = place.get()](SimTrainee* worker, PsSession* of_worker,
                                                    Scheduler* scheduler,
@@ -270,16 +270,17 @@ void VirtualCluster::StartWorker(Host* host, const WantedProcess& wanted) {
   place->worker->Start();
 }
 
-std::unique_ptr<SimExchange> VirtualCluster::JoinOthers(const WantedProcess& wanted, Place& place,
+std::unique_ptr<SimTraining> VirtualCluster::JoinOthers(const WantedProcess& wanted, Place& place,
                                                         SimTrainee* worker, PsSession* session,
                                                         Scheduler* scheduler,
                                                         std::function<void()> wake) {
-  SimExchangeOptions options = OptionsOf(*setup_.exchange, tables_, setup_.dense);
+  SimTrainingOptions options = TrainingOptions(*setup_.exchange, tables_, setup_.dense);
   options.seed = random_.Next();
+  options.job_seed = setup_.seed;
   options.exchange.rank = WorkerRank(wanted.id().index());
-  options.exchange.num_ranks = setup_.num_workers;
-  options.exchange.start_step = Step(wanted.first_step());
-  options.num_servers = setup_.num_servers;
+  options.exchange.num_ranks = options.rows.num_workers = setup_.num_workers;
+  options.exchange.start_step = options.rows.start_step = Step(wanted.first_step());
+  options.rows.num_servers = setup_.num_servers;
   options.num_steps = setup_.num_steps;
   SimStreamPlace at;
   at.generation = place.generation;
@@ -288,8 +289,9 @@ std::unique_ptr<SimExchange> VirtualCluster::JoinOthers(const WantedProcess& wan
   at.host = place.host;
   at.credit_steps = options.exchange.credit_steps;
   at.after_event = std::move(wake);
-  return std::make_unique<SimExchange>(options, worker, streams_->Connect(std::move(at)), session,
-                                       scheduler, &saboteur_);
+  return std::make_unique<SimTraining>(
+      options, worker, setup_.num_workers > 1 ? streams_->Connect(std::move(at)) : nullptr, session,
+      scheduler, &saboteur_);
 }
 
 void VirtualCluster::EndProcess(Running* running, std::optional<int> exit_code) {
