@@ -16,9 +16,9 @@
 #include "common/base/scheduler.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
+#include "common/job/data_place.h"
 #include "common/job/job_loader.h"
 #include "common/job/resolved_job.h"
-#include "common/job/schedule_text.h"
 #include "common/net/grpc_server.h"
 #include "common/net/rpc.h"
 #include "worker/exchange/exchange.h"
@@ -43,8 +43,7 @@ ABSL_FLAG(uint64_t, start_step, 0,
           "First step to train; the servers hold the model as all steps before it left it");
 ABSL_FLAG(
     std::string, schedule, "",
-    "ScheduleState as text: the stretch of hot or cold batches that --start_step lies in; empty: "
-    "as the job says");
+    "Where the data go on, as text: a place at or before --start_step; empty: as the job says");
 ABSL_FLAG(bool, eval_only, false,
           "Train nothing; rank 0 scores the held-out rows with the model before --start_step");
 ABSL_FLAG(std::vector<std::string>, servers, {}, "host:port of each server, by index");
@@ -143,7 +142,7 @@ absl::Status SetStart(WorkerOptions* options) {
   options->start_step = Step(static_cast<int64_t>(step));
   const std::string schedule = absl::GetFlag(FLAGS_schedule);
   if (schedule.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(options->schedule, ParseSchedule(schedule));
+  ASSIGN_OR_RETURN(options->data_place, ParseDataPlace(schedule));
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/checkpoint/checkpoint_manifest.h"
+#include "common/job/data_place.h"
 
 namespace thermocline {
 namespace {
@@ -18,8 +19,11 @@ EvaluationState Fresh(Evaluate::Metric metric) {
   return state;
 }
 
-// The step at which the stretch before this one ended.
-Step ChangeOf(const ScheduleState& schedule) { return Step(schedule.first_step()) - 1; }
+// The step whose evaluation decided where the data go on; kNoStep: none has.
+Step DecidedAt(const EvaluationState& state) {
+  const Step first_step = FirstStepAt(state.data_place());
+  return first_step == kNoStep ? kNoStep : first_step - 1;
+}
 
 }  // namespace
 
@@ -29,7 +33,7 @@ EvaluationBoard::EvaluationBoard(const Evaluate& policy, const GenerationStart& 
   const bool counts = before.evaluations() > 0 && before.metric() == policy.metric();
   EvaluationState state = counts ? before : Fresh(policy.metric());
   // Which batches were trained does not depend on the metric.
-  if (before.has_schedule()) *state.mutable_schedule() = before.schedule();
+  state.set_data_place(before.data_place());
   entries_.push_back({start.base_step, std::move(state)});
 }
 
@@ -51,10 +55,10 @@ EvaluationBoard::Decision EvaluationBoard::Take(const EvaluationReport& report) 
   EvaluationState state = entries_.back().state;
   Decision decision;
   if (report.is_evaluation) decision = TakeEvaluation(report, &state);
-  const bool is_known = state.has_schedule() && report.step <= ChangeOf(state.schedule());
-  if (report.schedule.has_value() && !is_known) *state.mutable_schedule() = *report.schedule;
-  const bool is_change = state.has_schedule() && report.step == ChangeOf(state.schedule());
-  if (is_change) decision.schedule = state.schedule();
+  if (!report.data_place.empty() && report.step > DecidedAt(state)) {
+    state.set_data_place(report.data_place);
+  }
+  if (report.step == DecidedAt(state)) decision.data_place = state.data_place();
   if (report.step > entries_.back().step) entries_.push_back({report.step, {}});
   entries_.back().state = std::move(state);
   return decision;

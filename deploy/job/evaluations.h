@@ -1,5 +1,5 @@
 // Decides what follows from a job's evaluations: which model is the best so far, whether training
-// ends, and whether hot or cold batches come next. Worker 0 reports.
+// ends, and where it goes on in data whose order depends on them. Worker 0 reports.
 #ifndef THERMOCLINE_DEPLOY_JOB_EVALUATIONS_H_
 #define THERMOCLINE_DEPLOY_JOB_EVALUATIONS_H_
 
@@ -27,14 +27,15 @@ struct EvaluationReport {
   // evaluate.every_steps or every_passes asks for the evaluation, so it counts for the patience.
   // The one after the last step alone does not.
   bool is_scheduled = false;
-  // False: a change between hot and cold batches alone, which can't be the best and isn't counted.
+  // False: rows were scored for the order of the data alone, which can't be the best and isn't
+  // counted.
   bool is_evaluation = true;
   double auc = 0;  // NaN: the rows have one class only.
   double logloss = 0;
   double seconds = 0;         // The time of the evaluation.
-  double change_seconds = 0;  // The time of scoring for a change.
-  // At a change: the stretch that begins with the next step.
-  std::optional<ScheduleState> schedule;
+  double change_seconds = 0;  // The time of scoring for the order of the data.
+  // Where the data go on, if what comes next in them depends on this report; else empty.
+  std::string data_place;
 };
 
 // Not thread-safe.
@@ -48,8 +49,7 @@ class EvaluationBoard {
   struct Decision {
     bool is_best = false;
     bool stops = false;  // Training ends with the step.
-    // The next stretch of hot or cold batches, where one ended with the step.
-    std::optional<ScheduleState> schedule;
+    std::string data_place;  // Where the data go on (EvaluationReport).
   };
   // Takes a report. A report of a step that was taken already (by the generation before, up to its
   // checkpoint) changes nothing and gets the same decision again.

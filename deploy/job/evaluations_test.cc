@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "common/job/data_place.h"
+
 namespace thermocline {
 namespace {
 
@@ -152,21 +154,21 @@ TEST(EvaluationBoardTest, WhereTheCheckpointCannotBeMadeTheOneBeforeStands) {
   EXPECT_EQ(board.latest().best_checkpoint(), "step-000000009");
 }
 
-// Changes between hot and cold batches
+// Data whose order depends on the loss
 // ------------------------------------------------------------------------------------------------
 
-ScheduleState Schedule(int64_t first_step, double rate) {
+std::string Place(int64_t first_step, double rate) {
   ScheduleState schedule;
   schedule.set_first_step(first_step);
   schedule.set_rate(rate);
-  return schedule;
+  return MakeDataPlace(schedule);
 }
 
 EvaluationReport Change(int64_t step, double rate) {
   EvaluationReport report = Report(step, 0.9);
   report.is_scheduled = false;
   report.is_evaluation = false;
-  report.schedule = Schedule(step + 1, rate);
+  report.data_place = Place(step + 1, rate);
   return report;
 }
 
@@ -178,11 +180,10 @@ TEST(ChangeTest, CountsNeitherAsTheBestNorForThePatience) {
   const EvaluationBoard::Decision decision = board.Take(Change(24, 25));
   EXPECT_FALSE(decision.is_best);
   EXPECT_FALSE(decision.stops);
-  ASSERT_TRUE(decision.schedule.has_value());
-  EXPECT_EQ(decision.schedule->rate(), 25);
+  EXPECT_EQ(decision.data_place, Place(25, 25));
   EvaluationState after = board.latest();
-  EXPECT_EQ(after.schedule().first_step(), 25);
-  after.clear_schedule();
+  EXPECT_EQ(after.data_place(), Place(25, 25));
+  after.clear_data_place();
   EXPECT_EQ(after.SerializeAsString(), before.SerializeAsString());
   EXPECT_TRUE(board.Take(Report(29, 0.55)).stops);
 }
@@ -190,23 +191,23 @@ TEST(ChangeTest, CountsNeitherAsTheBestNorForThePatience) {
 TEST(ChangeTest, OneReportMayBeBoth) {
   EvaluationBoard board(Policy(2), {1}, {});
   EvaluationReport both = Report(9, 0.6);
-  both.schedule = Schedule(10, 50);
+  both.data_place = Place(10, 50);
   const EvaluationBoard::Decision decision = board.Take(both);
   EXPECT_TRUE(decision.is_best);
-  EXPECT_EQ(decision.schedule->first_step(), 10);
+  EXPECT_EQ(decision.data_place, Place(10, 50));
   EXPECT_EQ(board.latest().evaluations(), 1u);
-  EXPECT_FALSE(board.Take(Report(19, 0.5)).schedule.has_value()) << "within the stretch";
+  EXPECT_EQ(board.Take(Report(19, 0.5)).data_place, "") << "nothing changes there";
 }
 
 // A checkpoint may hold its own step's change, or not yet; the job goes on alike.
-TEST(ChangeTest, EachCheckpointHasTheScheduleOfItsStep) {
+TEST(ChangeTest, EachCheckpointHasThePlaceOfItsStep) {
   EvaluationBoard whole(Policy(0), {1}, {});
   for (const int64_t step : {4, 9, 14}) whole.Take(Change(step, static_cast<double>(step)));
-  EXPECT_FALSE(whole.Through(Step(3)).has_schedule());
+  EXPECT_EQ(whole.Through(Step(3)).data_place(), "");
   for (int64_t cut = 0; cut < 20; ++cut) {
     const EvaluationState before = whole.Through(Step(cut));
     const int64_t last = cut >= 14 ? 14 : cut >= 9 ? 9 : cut >= 4 ? 4 : -1;
-    EXPECT_EQ(before.has_schedule() ? before.schedule().first_step() : 0, last + 1) << cut;
+    EXPECT_EQ(FirstStepAt(before.data_place()), last < 0 ? kNoStep : Step(last + 1)) << cut;
     GenerationStart start;
     start.base_step = Step(cut);
     EvaluationBoard after(Policy(0), start, before);
@@ -225,9 +226,8 @@ TEST(ChangeTest, ARepetitionGetsWhatFollowedTheFirstTime) {
   start.base_step = Step(9);
   EvaluationBoard second(Policy(0), start, first.latest());
   const EvaluationBoard::Decision decision = second.Take(Change(9, 12.5));
-  ASSERT_TRUE(decision.schedule.has_value());
-  EXPECT_EQ(decision.schedule->rate(), 50);
-  EXPECT_EQ(second.latest().schedule().rate(), 50);
+  EXPECT_EQ(decision.data_place, Place(10, 50));
+  EXPECT_EQ(second.latest().data_place(), Place(10, 50));
 }
 
 TEST(ChangeTest, StaysWhereTheMetricIsAnother) {
@@ -236,7 +236,7 @@ TEST(ChangeTest, StaysWhereTheMetricIsAnother) {
   before.Take(Change(14, 25));
   const EvaluationBoard after(Policy(3, Evaluate::LOGLOSS), {2}, before.latest());
   EXPECT_EQ(after.latest().evaluations(), 0u);
-  EXPECT_EQ(after.latest().schedule().rate(), 25);
+  EXPECT_EQ(after.latest().data_place(), Place(15, 25));
 }
 
 // The coordinator

@@ -37,7 +37,7 @@ struct StartProcess {
   // For a worker:
   uint32_t local_rank = 0;  // Among the workers of its host.
   Step first_step;
-  std::optional<ScheduleState> schedule;  // At first_step, as the base has it.
+  std::string data_place;            // Where its data go on, as the base has it.
   std::vector<std::string> servers;       // [num_servers] addresses
 };
 // Gives a server its shard, with the rows of `base`; "": with no rows. Answer: Configured.
@@ -63,14 +63,13 @@ struct Remove {  // Answer: Removed.
   uint64_t generation = 0;
   RemoveCheckpoints removal;
 };
-// Gives workers the decision on an evaluation, or on a change between hot and cold batches. Answer:
-// Decided.
+// Gives workers the decision on an evaluation. Answer: Decided.
 struct Decide {
   uint64_t generation = 0;
   std::vector<uint32_t> ranks;
   Step step;
   bool stop = false;
-  std::optional<ScheduleState> schedule;  // At a change: it begins with the next step.
+  std::string data_place;  // As EvaluationBoard::Decision.
 };
 // Gives workers the addresses of all workers. Answer: Introduced.
 struct Introduce {

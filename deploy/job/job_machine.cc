@@ -59,12 +59,12 @@ bool JobMachine::IsConfiguredOnce() const {
   return stage_ >= Stage::kStartingWorkers && stage_ <= Stage::kAsking;
 }
 
-bool JobMachine::SchedulesBatches() const {
+bool JobMachine::OrdersDataByLoss() const {
   return options_.job.has_fae() && !options_.job.fae().schedule().fixed();
 }
 
 bool JobMachine::TakesReports() const {
-  return !options_.eval_only && (options_.job.has_evaluate() || SchedulesBatches());
+  return !options_.eval_only && (options_.job.has_evaluate() || OrdersDataByLoss());
 }
 
 // Does everything that is due or has become possible.
@@ -306,9 +306,7 @@ void JobMachine::StartWorkers() {
     action::StartProcess start = NextProcess(ProcessRole::kWorker, rank);
     start.local_rank = g.placement.LocalRank(rank);
     start.first_step = g.start.first_step();
-    if (SchedulesBatches() && g.base.evaluations().has_schedule()) {
-      start.schedule = g.base.evaluations().schedule();
-    }
+    if (OrdersDataByLoss()) start.data_place = g.base.evaluations().data_place();
     start.servers = g.processes.Addresses(ProcessRole::kServer);
     Do(std::move(start));
   }

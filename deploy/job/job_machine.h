@@ -185,7 +185,7 @@ class JobMachine {
   bool IsConfiguredOnce() const;
   bool CanGoBack() const;         // Whether a loss may lead to another generation.
   bool IsAwaitedByHosts() const;  // An engine stops the job, and agents hold on (nodes/node.cc).
-  bool SchedulesBatches() const;  // Hot and cold batches take turns by the loss.
+  bool OrdersDataByLoss() const;  // The order of the batches depends on the loss.
   bool TakesReports() const;      // Workers wait for a decision on each report of worker 0.
   bool TakesConfigurationAtOnce() const;
   absl::Duration StallTimeout() const;

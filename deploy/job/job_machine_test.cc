@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/job/data_place.h"
 #include "deploy/job/testing/job_machine_fixture.h"
 
 namespace thermocline {
@@ -405,29 +406,30 @@ TEST_F(JobMachineTest, ALossTakesTheJobBackToTheNewestCheckpoint) {
             "worker 1 was killed by signal 9 (Killed); going back to step 10 (generation 2)");
 }
 
-// Hot and cold batches: what worker 0 reports at a change reaches all workers, and the checkpoints
-// of later steps; those that begin with one of these get it back.
-TEST_F(JobMachineTest, AChangeOfBatchesIsToldToAllWorkersAndKept) {
+// Where worker 0 reports that the data go on reaches all workers, and the checkpoints of later
+// steps; workers that begin with one of these get it back.
+TEST_F(JobMachineTest, WhereTheDataGoOnIsToldToAllWorkersAndKept) {
   options_.job.mutable_fae();
   Train();
-  EXPECT_FALSE(starts_.at("worker 0").schedule.has_value());
+  EXPECT_EQ(starts_.at("worker 0").data_place, "");
   Take(event::Evaluated{1, {}});  // After the last step; job.evaluate is absent.
   EXPECT_THAT(All<action::Decide>(), IsEmpty());
   EvaluationReport change;
   change.step = Step(4);
   change.is_evaluation = false;
-  change.schedule.emplace().set_first_step(5);
+  ScheduleState next;
+  next.set_first_step(5);
+  change.data_place = MakeDataPlace(next);
   Take(event::Evaluated{1, change});
   const action::Decide decide = All<action::Decide>().at(0);
   EXPECT_EQ(decide.step, Step(4));
   EXPECT_FALSE(decide.stop);
-  ASSERT_TRUE(decide.schedule.has_value());
-  EXPECT_EQ(decide.schedule->first_step(), 5);
+  EXPECT_EQ(decide.data_place, change.data_place);
   Take(event::Decided{1, {true, true}});
   actions_.clear();
   WriteCheckpoint(9);
   const CheckpointManifest manifest = All<action::Commit>().at(0).checkpoint.manifest;
-  EXPECT_EQ(manifest.evaluations().schedule().first_step(), 5);
+  EXPECT_EQ(manifest.evaluations().data_place(), change.data_place);
   Take(event::Committed{1, absl::OkStatus(), false});
   End("worker 1", kKilled);
   SettleAndStop();
@@ -437,8 +439,7 @@ TEST_F(JobMachineTest, AChangeOfBatchesIsToldToAllWorkersAndKept) {
     Take(event::Configured{Id(name), absl::OkStatus()});
   }
   for (const char* name : {"worker 0", "worker 1"}) {
-    ASSERT_TRUE(starts_.at(name).schedule.has_value()) << name;
-    EXPECT_EQ(starts_.at(name).schedule->first_step(), 5) << name;
+    EXPECT_EQ(starts_.at(name).data_place, change.data_place) << name;
   }
 }
 

@@ -243,7 +243,7 @@ void JobMachine::ReportCheckpoints() {
 void JobMachine::On(const event::Evaluated& evaluated) {
   if (!IsOurs(evaluated.generation) || generation_.evaluations == nullptr) return;
   // Without job.evaluate, nothing follows from the one after the last step.
-  const bool decides = options_.job.has_evaluate() || evaluated.report.schedule.has_value();
+  const bool decides = options_.job.has_evaluate() || !evaluated.report.data_place.empty();
   if (decides) generation_.evaluations->Take(evaluated.report);
 }
 
@@ -278,7 +278,7 @@ void JobMachine::WorkOnEvaluations() {
   g.is_decision_sent = true;
   const EvaluationBoard::Decision& decision = evaluations.decision();
   Do(action::Decide{g.start.generation, g.asked_ranks, evaluations.step(), decision.stops,
-                    decision.schedule});
+                    decision.data_place});
 }
 
 }  // namespace thermocline

@@ -382,7 +382,7 @@ absl::Status Node::StartProcess(const WantedProcess& wanted) {
   process.local_rank = wanted.local_rank();
   process.address = wanted.address();
   process.first_step = Step(wanted.first_step());
-  if (wanted.has_schedule()) process.schedule = wanted.schedule();
+  process.data_place = wanted.data_place();
   process.servers = {wanted.servers().begin(), wanted.servers().end()};
   if (!wanted.certificate().empty()) RETURN_IF_ERROR(WriteCertificate(*processes_, wanted));
   if (process.id.role == ProcessRole::kWorker && process.id.index == 0) rank_0_ = wanted.id();

@@ -99,7 +99,7 @@ void NodeTable::Start(const action::StartProcess& start) {
   *placed.wanted.mutable_id() = ToNodeProcess(start.id);
   placed.wanted.set_address(start.address);
   placed.wanted.set_first_step(start.first_step.value());
-  if (start.schedule.has_value()) *placed.wanted.mutable_schedule() = *start.schedule;
+  placed.wanted.set_data_place(start.data_place);
   for (const std::string& server : start.servers) placed.wanted.add_servers(server);
   placed.wanted.set_local_rank(start.local_rank);
   found->second.processes.push_back(std::move(placed));

@@ -59,10 +59,9 @@ class NodeTableTest : public testing::Test {
     report.mutable_hello()->set_machine("machine of " + host);
     return Take(1, report, peer);
   }
-  ProcessId Start(ProcessRole role, const std::string& host,
-                  const std::optional<ScheduleState>& schedule = std::nullopt) {
+  ProcessId Start(ProcessRole role, const std::string& host, const std::string& data_place = "") {
     action::StartProcess start;
-    start.schedule = schedule;
+    start.data_place = data_place;
     start.id = {role, 0, 1, ++incarnations_};
     start.host = host;
     table_.Start(start);
@@ -85,11 +84,9 @@ class NodeTableTest : public testing::Test {
 TEST_F(NodeTableTest, AWorkersHostLearnsWhichBatchesItBeginsWith) {
   ASSERT_TRUE(Take(1, From("h1", 7, 1)).ok());
   Start(ProcessRole::kWorker, "h1");
-  EXPECT_FALSE(table_.OrderFor("h1", 7).wanted(0).has_schedule());
-  ScheduleState schedule;
-  schedule.set_first_step(12);
-  Start(ProcessRole::kWorker, "h1", schedule);
-  EXPECT_EQ(table_.OrderFor("h1", 7).wanted(1).schedule().first_step(), 12);
+  EXPECT_EQ(table_.OrderFor("h1", 7).wanted(0).data_place(), "");
+  Start(ProcessRole::kWorker, "h1", "a place");
+  EXPECT_EQ(table_.OrderFor("h1", 7).wanted(1).data_place(), "a place");
 }
 
 TEST_F(NodeTableTest, AnotherBuildOrVersionOfTheProtocolIsRefusedByName) {

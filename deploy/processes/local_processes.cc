@@ -23,7 +23,7 @@
 #include "common/base/text.h"
 #include "common/disk/disk.h"
 #include "common/job/resolved_job.h"
-#include "common/job/schedule_text.h"
+#include "common/job/data_place.h"
 #include "common/net/host_port.h"
 #include "deploy/processes/child_process.h"
 #include "deploy/report/metrics_log.h"
@@ -254,8 +254,8 @@ absl::Status LocalProcesses::StartWorker(const action::StartProcess& start) {
   if (start.first_step > Step(0)) {
     options.command.push_back(absl::StrCat("--start_step=", start.first_step.value()));
   }
-  if (start.schedule.has_value()) {
-    options.command.push_back(absl::StrCat("--schedule=", ScheduleToText(*start.schedule)));
+  if (!start.data_place.empty()) {
+    options.command.push_back(absl::StrCat("--schedule=", DataPlaceToText(start.data_place)));
   }
   if (options_.workers_are_reached) {
     options.command.push_back(

@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
-#include "common/job/schedule_text.h"
+#include "common/job/data_place.h"
 #include "deploy/report/summary.h"
 
 namespace thermocline {
@@ -119,12 +119,12 @@ bool MetricsLog::TakeEvaluation(const nlohmann::ordered_json& json) {
   const auto change = json.find("change");
   report.is_evaluation = report.is_scheduled || change == json.end() || *change != true;
   if (const std::string text = TextAt(json, "schedule"); !text.empty()) {
-    auto schedule = ParseSchedule(text);
-    if (!schedule.ok()) {
+    absl::StatusOr<std::string> place = ParseDataPlace(text);
+    if (!place.ok()) {
       ++bad_lines_;
       return true;
     }
-    report.schedule = *std::move(schedule);
+    report.data_place = *std::move(place);
   }
   report.seconds = NumberAt(json, "seconds").value_or(0);
   report.change_seconds = NumberAt(json, "change_seconds").value_or(0);

@@ -75,7 +75,7 @@ void AddReadByPacking(const nlohmann::ordered_json& pack, nlohmann::ordered_json
 
 // A change between hot and cold batches, in a line for the console. `rate_before`: none before the
 // first.
-std::string DescribeChange(const EvaluationEvent& event, std::optional<double> rate_before);
+std::string DescribeChange(const ScheduleState& next, std::optional<double> rate_before);
 
 // An evaluation while the job trains, and what follows from it, in a line for the console.
 std::string DescribeEvaluation(const EvaluationEvent& event, uint32_t patience);

@@ -286,14 +286,13 @@ TEST(Summary, CountsWhatPackingMetAsWell) {
 }
 
 TEST(Summary, DescribesAChange) {
-  EvaluationEvent event;
-  ScheduleState& next = event.decision.schedule.emplace();
+  ScheduleState next;
   next.set_first_step(120);
   next.set_logloss(0.4512);
   next.set_rate(25);
   const std::string what = "cold batches from step 120 on, after a loss of 0.4512 on held-out rows";
-  EXPECT_EQ(DescribeChange(event, std::nullopt), what + "; the rate is 25%");
-  EXPECT_EQ(DescribeChange(event, 50), what + "; the rate is 25%, and was 50%");
+  EXPECT_EQ(DescribeChange(next, std::nullopt), what + "; the rate is 25%");
+  EXPECT_EQ(DescribeChange(next, 50), what + "; the rate is 25%, and was 50%");
 }
 
 TEST(Summary, DescribesAnEvaluationAndWhatFollows) {

@@ -151,8 +151,7 @@ std::string HotLine(const Json& summary) {
 
 }  // namespace
 
-std::string DescribeChange(const EvaluationEvent& event, std::optional<double> rate_before) {
-  const ScheduleState& next = *event.decision.schedule;
+std::string DescribeChange(const ScheduleState& next, std::optional<double> rate_before) {
   std::string line =
       absl::StrFormat("%s batches from step %d on, after a loss of %.4f on held-out rows",
                       next.is_hot() ? "hot" : "cold", next.first_step(), next.logloss());

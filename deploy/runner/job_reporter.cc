@@ -9,8 +9,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/job/data_place.h"
 #include "common/job/job_loader.h"
-#include "common/job/schedule_text.h"
 #include "deploy/report/summary.h"
 
 namespace thermocline {
@@ -263,10 +263,10 @@ void JobReporter::TellOfCallOff(const CheckpointEvent& event) {
   Tell(absl::StrCat("checkpoint ", event.name, " was called off: ", event.reason));
 }
 
-// At a rate of one percent a pass has hundreds of changes, so the console shows only those at which
-// the rate changes.
+// Hot batches follow cold ones, or the other way. At a rate of one percent a pass has hundreds of
+// such changes, so the console shows only those at which the rate changes.
 void JobReporter::ReportChange(const EvaluationEvent& event) {
-  const ScheduleState& next = *event.decision.schedule;
+  const ScheduleState next = ReadDataPlace(event.decision.data_place).value_or(ScheduleState());
   Json json = {{"event", "change"},
                {"step", event.report.step.value()},
                {"pass", event.report.pass},
@@ -274,16 +274,16 @@ void JobReporter::ReportChange(const EvaluationEvent& event) {
                {"rate", next.rate()},
                {"logloss", next.has_logloss() ? Json(next.logloss()) : Json(nullptr)},
                {"seconds", event.report.change_seconds},
-               {"schedule", ScheduleToText(next)}};
+               {"schedule", DataPlaceToText(event.decision.data_place)}};
   Append(std::move(json));
-  if (rate_ != next.rate()) Tell(DescribeChange(event, rate_));
+  if (rate_ != next.rate()) Tell(DescribeChange(next, rate_));
   rate_ = next.rate();
 }
 
 void JobReporter::Report(const action::ReportEvaluation& report) {
   const EvaluationEvent& event = report.event;
   // A run that goes on where one was due evaluates again, but the change has been reported.
-  if (event.report.schedule.has_value() && event.decision.schedule.has_value()) ReportChange(event);
+  if (!event.report.data_place.empty() && !event.decision.data_place.empty()) ReportChange(event);
   if (!event.report.is_evaluation) return;
   Json json;
   json["event"] = "decision";

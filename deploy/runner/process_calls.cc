@@ -150,7 +150,7 @@ std::vector<bool> ProcessCalls::Decide(const action::Decide& decide) const {
   decision.set_generation(generation_);
   decision.set_step(decide.step.value());
   decision.set_stop(decide.stop);
-  if (decide.schedule.has_value()) *decision.mutable_schedule() = *decide.schedule;
+  decision.set_data_place(decide.data_place);
   std::vector<char> answered(decide.ranks.size(), 0);  // Not bool: written by several threads.
   CallAll(decide.ranks.size(), [&](size_t i) {
     const Client worker = Worker(decide.ranks[i]);

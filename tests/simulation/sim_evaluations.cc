@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_manifest.h"
+#include "common/job/data_place.h"
 
 namespace thermocline {
 namespace {
@@ -52,7 +53,7 @@ EvaluationReport SimEvaluations::ReportOf(Step step, double score,
   report.step = step;
   report.is_scheduled = static_cast<uint64_t>(step.value() + 1) % setup_.every_steps == 0;
   report.is_evaluation = report.is_scheduled || !next.has_value();
-  report.schedule = next;
+  if (next.has_value()) report.data_place = MakeDataPlace(*next);
   report.auc = score;
   return report;
 }

@@ -10,6 +10,7 @@
 #include "common/base/process_limits.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/verify_checkpoint.h"
+#include "common/job/data_place.h"
 #include "deploy/checkpoints/resume.h"
 #include "proto/parameter_server.pb.h"
 #include "tests/simulation/sim_checks.h"
@@ -230,7 +231,7 @@ SimWorld SimJob::World() {
   world.on_rollback = [this](const action::ReportStart& start) { OnRollback(start); };
   world.on_committed = [this](const CheckpointEvent& event) { OnCommitted(event); };
   world.on_evaluation = [this](const EvaluationEvent& event) {
-    if (event.decision.schedule.has_value()) ++counters_.changes;
+    if (!event.decision.data_place.empty()) ++counters_.changes;
     if (evaluations_ != nullptr) evaluations_->OnDecided(event, setup_.checkpoints.has_value());
   };
   world.stop = [this](bool is_done) {
@@ -301,7 +302,7 @@ void SimJob::OnScored(Step step, double score, const std::optional<ScheduleState
   EvaluationReport report;
   report.step = step;
   report.is_evaluation = false;
-  report.schedule = next;
+  report.data_place = MakeDataPlace(*next);
   runner_->OnScored(report);
 }
 
@@ -343,9 +344,11 @@ void SimJob::AddWorker(const action::StartProcess& start) {
   }
   if (schedule_.has_value()) {
     options.schedule = &*schedule_;
-    options.schedule_state = start.schedule;
+    if (!start.data_place.empty()) {
+      options.schedule_state = ReadDataPlace(start.data_place).value_or(ScheduleState());
+    }
     options.on_stretch = [this, rank](const ScheduleState& state) { OnStretch(rank, state); };
-    if (rank == WorkerRank(0) && start.schedule.has_value()) ++counters_.amid;
+    if (rank == WorkerRank(0) && !start.data_place.empty()) ++counters_.amid;
   }
   PsSessionOptions session;
   session.job_id = kSimJobId;

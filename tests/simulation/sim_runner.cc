@@ -162,9 +162,9 @@ void SimRunner::Do(const action::Open& open) {
 
 void SimRunner::Do(const action::StartProcess& wanted) {
   action::StartProcess start = wanted;
-  if (saboteur_.Has(PlantedFault::kNewestSchedule) && start.schedule.has_value() &&
-      newest_schedule_.has_value()) {
-    start.schedule = newest_schedule_;
+  if (saboteur_.Has(PlantedFault::kNewestSchedule) && !start.data_place.empty() &&
+      !newest_place_.empty()) {
+    start.data_place = newest_place_;
   }
   processes_[{start.id.role, start.id.index}] = start.id;
   if (options_.nodes != nullptr) return options_.nodes->Start(start);
@@ -480,7 +480,7 @@ void SimRunner::Do(const action::Decide& decide) {
     const auto tell = [this, decide, rank] {
       SimWorker* const worker = world_.worker(rank);
       if (worker != nullptr && generation() == decide.generation) {
-        worker->Decide(decide.step, decide.stop, decide.schedule);
+        worker->Decide(decide.step, decide.stop, decide.data_place);
       }
     };
     RunLater(CallMicros(), tell);
@@ -571,7 +571,7 @@ void SimRunner::Do(const action::WriteResult& result) {
 
 void SimRunner::OnScored(const EvaluationReport& report) {
   last_report_ = report;
-  if (report.schedule.has_value()) newest_schedule_ = report.schedule;
+  if (!report.data_place.empty()) newest_place_ = report.data_place;
   Post(random_.Between(0, options_.notice_us), event::Evaluated{generation(), report});
 }
 

@@ -191,9 +191,9 @@ class SimRunner {
   std::map<std::pair<ProcessRole, uint32_t>, Place> before_;     // Where those before it were.
   std::map<std::pair<ProcessRole, uint32_t>, int64_t> said_us_;  // Events of a process keep order.
   EvaluationReport last_report_;
-  std::optional<ScheduleState> newest_schedule_;  // The last one that a worker has reported.
-  uint32_t restarts_ = 0;                         // Restarts before the job got beyond
-  Step restarted_at_ = kNoStep;                   // this step.
+  std::string newest_place_;     // The data place that a worker has reported last.
+  uint32_t restarts_ = 0;        // Restarts before the job got beyond
+  Step restarted_at_ = kNoStep;  // this step.
   bool job_is_at_fault_ = false, user_stopped_ = false, is_result_complete_ = false;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

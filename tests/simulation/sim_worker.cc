@@ -8,6 +8,7 @@
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/periodic_checkpoint.h"
+#include "common/job/data_place.h"
 #include "proto/job.pb.h"
 #include "proto/parameter_server.pb.h"
 #include "worker/session/retry_policy.h"
@@ -303,11 +304,11 @@ void SimWorker::Score() {
   });
 }
 
-void SimWorker::Decide(Step step, bool stop, const std::optional<ScheduleState>& schedule) {
+void SimWorker::Decide(Step step, bool stop, const std::string& data_place) {
   if (step < decided_) return;
   decided_ = step;
   stop_ = stop;
-  decided_schedule_ = schedule;
+  decided_place_ = data_place;
   GoOn();
 }
 
@@ -324,11 +325,10 @@ void SimWorker::Advance() {
   if (stretch_.has_value() && stretch_->EndsWith(step_)) {
     ScheduleState next = stretch_->Next(std::nullopt);
     if (ChangesAfter(step_)) {
-      if (decided_ != step_ || !decided_schedule_.has_value() ||
-          decided_schedule_->first_step() != step_.value() + 1) {
+      if (decided_ != step_ || FirstStepAt(decided_place_) != step_ + 1) {
         return Fail("the launcher decided on a change without the stretch behind it");
       }
-      next = *decided_schedule_;
+      next = ReadDataPlace(decided_place_).value();
     }
     stretch_->GoTo(next);
     options_.on_stretch(next);

@@ -87,7 +87,7 @@ class SimWorker : private SimTrainee {
   absl::StatusOr<CheckpointReply> Checkpoint(const CheckpointRequest& request);
   // The decision about the evaluation, or the change, at `step`; a later one counts for earlier
   // steps, too.
-  void Decide(Step step, bool stop, const std::optional<ScheduleState>& schedule);
+  void Decide(Step step, bool stop, const std::string& data_place);
   // All steps are pushed and acknowledged.
   bool done() const {
     return finished_ && pushes_outstanding_ == 0 && reads_outstanding_ == 0 &&
@@ -164,7 +164,7 @@ class SimWorker : private SimTrainee {
   bool waits_for_decision_ = false;
   Step decided_ = kNoStep;
   bool stop_ = false;
-  std::optional<ScheduleState> decided_schedule_;
+  std::string decided_place_;
   std::optional<SimStretch> stretch_;
   bool finished_ = false;
   uint64_t pushes_ = 0;

@@ -71,15 +71,15 @@ struct SkippedBatches {
   uint64_t global_samples = 0;  // Samples of all workers.
 };
 
-// Where a source begins that has a stretch of the training alone, such as a run of hot batches.
-struct StretchPlace {
-  Step first_step{0};  // Of the source's first batch.
+// Where a source stands in a training of which it has a part alone, such as a run of hot batches.
+struct SourcePlace {
+  Step first_step{0};  // The step of the source's first batch.
   uint32_t first_pass = 0;
   bool begins_pass = true;  // The source's first batch is the first of the pass.
   // Batch::progress goes from one to the other.
   double progress_before = 0;
   double progress_through = 1;
-  SkippedBatches before;  // first_step
+  SkippedBatches before;  // What lies before first_step.
 };
 
 // Reads and parses the rows of one split, in order, in one format. BatchReader runs it: one thread

@@ -263,7 +263,7 @@ absl::Status BatchReader::ParseStep(int64_t step, Entry* entry) {
   entry->batch->global_samples = entry->raw.num_rows;
   entry->batch->pass = entry->pass;
   entry->batch->begins_pass = entry->begins_pass;
-  const StretchPlace& place = options_.place;
+  const SourcePlace& place = options_.place;
   const double read = (entry->pass - place.first_pass + entry->raw.pass_progress) / options_.passes;
   const double of_max =
       options_.max_steps == 0 ? 0 : (step + 1.0) / static_cast<double>(options_.max_steps);

@@ -43,7 +43,7 @@ struct BatchReaderOptions {
   uint32_t read_ahead_batches = 4;  // At least 1 and parser_threads are read ahead.
   // Threads beside the one that reads (and inflates). The batches are the same for any number.
   uint32_t parser_threads = 1;
-  StretchPlace place;  // Of the source. REQUIRES: place.first_step <= start_step
+  SourcePlace place;  // REQUIRES: place.first_step <= start_step
   LookupLimit lookups;
 };
 

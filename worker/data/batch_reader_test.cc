@@ -413,7 +413,7 @@ TEST(BatchReader, CancelWakesWhoWaits) {
   EXPECT_EQ(reader->Next().status().code(), absl::StatusCode::kCancelled);
 }
 
-TEST(BatchReader, ASourceMayHaveAStretchAmidTheTraining) {
+TEST(BatchReader, ASourceMayHaveAPartOfTheTraining) {
   FakeScript script;
   script.rows = 5;
   BatchReaderOptions options;
@@ -439,7 +439,7 @@ TEST(BatchReader, ASourceMayHaveAStretchAmidTheTraining) {
   EXPECT_EQ(reader->skipped().global_samples, 75u);
 }
 
-TEST(BatchReader, StepsOfAStretchAreSkippedFromItsFirst) {
+TEST(BatchReader, StepsOfAPartAreSkippedFromItsFirst) {
   FakeScript script;
   script.rows = 5;
   BatchReaderOptions options;

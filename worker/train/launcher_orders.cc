@@ -54,11 +54,11 @@ bool EvaluationIsDue(const Evaluate& policy, int64_t steps, uint32_t pass_ended)
   return policy.every_passes() > 0 && pass_ended > 0 && pass_ended % policy.every_passes() == 0;
 }
 
-void EvaluationDecisions::Take(Step step, bool stop, ScheduleState schedule) {
+void EvaluationDecisions::Take(Step step, bool stop, std::string data_place) {
   absl::MutexLock lock(&mutex_);
   if (step < decided_) return;  // A late repetition.
   decided_ = step;
-  decision_ = {!stop, std::move(schedule)};
+  decision_ = {!stop, std::move(data_place)};
 }
 
 LauncherDecision EvaluationDecisions::Await(Step step) {

@@ -1,17 +1,17 @@
 // What a launcher orders while a worker trains, on its way from the worker's RPCs to the training
-// thread: checkpoints at named steps, and the decisions on evaluations and on changes between hot
-// and cold batches.
+// thread: checkpoints at named steps, and what follows from evaluations.
 #ifndef THERMOCLINE_WORKER_TRAIN_LAUNCHER_ORDERS_H_
 #define THERMOCLINE_WORKER_TRAIN_LAUNCHER_ORDERS_H_
 
 #include <cstdint>
 #include <set>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/base/ids.h"
-#include "proto/checkpoint.pb.h"
 
 namespace thermocline {
 
@@ -49,31 +49,32 @@ bool EvaluationIsDue(const Evaluate& policy, int64_t steps, uint32_t pass_ended)
 
 // When an evaluation takes place.
 struct EvaluationPlace {
-  Step step = kNoStep;        // Its model is the one after this step.
-  uint32_t pass = 0;          // Of the step, from 1.
-  float learning_rate = 0;    // Of the step.
-  bool is_scheduled = false;  // By Job.evaluate, not only because training or a stretch ends.
-  bool ends_stretch = false;  // Another stretch follows (Trainer::Stretch).
+  Step step = kNoStep;      // The model after this step is evaluated.
+  uint32_t pass = 0;        // The step's pass, from 1.
+  float learning_rate = 0;  // The step's.
+  // Job.evaluate asks for it; else it takes place because training ends, or at a break alone.
+  bool is_scheduled = false;
+  bool is_break = false;  // The order of the data has a break here (BatchOrder), and goes on.
 };
 
-// A change between hot and cold batches.
-struct BatchChange {
-  ScheduleState next;   // What begins.
-  absl::Duration took;  // The scoring of held-out rows that it asks for.
+// Held-out rows were scored at a break, for the order of the data.
+struct OrderScoring {
+  std::string data_place;  // Where the data go on.
+  absl::Duration took;     // How long the scoring took.
 };
 
 // What the launcher decided on the step at which all workers wait.
 struct LauncherDecision {
   bool goes_on = true;  // False: training ends with the step.
-  // Where a stretch of hot or cold batches ended with the step: the next one. Empty elsewhere.
-  ScheduleState schedule;
+  // Where the data go on, if rows were scored for their order; else empty.
+  std::string data_place;
 };
 
-// The launcher's decisions on evaluations and changes. Thread-safe.
+// The launcher's decisions. Thread-safe.
 class EvaluationDecisions {
  public:
-  // Takes what follows from the evaluation, or the change, at `step`, and from all before it.
-  void Take(Step step, bool stop, ScheduleState schedule = {});
+  // Takes what follows from the evaluation at `step`, and from all before it.
+  void Take(Step step, bool stop, std::string data_place = "");
   // Waits for the decision on `step`. (None on a later step comes before this worker has trained
   // it.)
   LauncherDecision Await(Step step);

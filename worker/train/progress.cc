@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/process.h"
-#include "common/job/schedule_text.h"
+#include "common/job/data_place.h"
 
 namespace thermocline {
 namespace {
@@ -173,16 +173,9 @@ void WorkerProgress::AddWindow(double seconds, nlohmann::json* line) {
       {"prefetch_steps", watched_.cache->options().prefetch_steps}};
 }
 
-void WorkerProgress::OnStretch(bool is_hot, double rate, int64_t hot_rows) {
+void WorkerProgress::OnBatches(const HotStats& hot) {
   absl::MutexLock lock(&mutex_);
-  HotStats hot;
-  // Stretches of one kind follow each other where a pass ends.
-  const bool is_change = hot_.has_value() && hot_->is_hot() != is_hot;
-  hot.set_changes((hot_.has_value() ? hot_->changes() : 0) + (is_change ? 1 : 0));
-  hot.set_is_hot(is_hot);
-  hot.set_rate(rate);
-  hot.set_hot_rows(static_cast<uint64_t>(hot_rows));
-  hot_ = std::move(hot);
+  hot_ = hot;
 }
 
 void WorkerProgress::OnReport(const TrainerReport& report) {
@@ -308,23 +301,23 @@ void WorkerProgress::OnScored(int64_t samples, int64_t total) {
 }
 
 void WorkerProgress::OnEvaluation(const EvaluationResult& result, const EvaluationPlace& place,
-                                  const BatchChange* change, absl::Duration taken) {
-  WriteEvaluation(EvaluationLine(result, place), change, taken);
+                                  const OrderScoring* scoring, absl::Duration taken) {
+  WriteEvaluation(EvaluationLine(result, place), scoring, taken);
 }
 
-void WorkerProgress::OnChange(const EvaluationResult& result, const EvaluationPlace& place,
-                              const BatchChange& change) {
-  WriteEvaluation(EvaluationLine(result, place), &change, absl::ZeroDuration());
+void WorkerProgress::OnScoring(const EvaluationResult& result, const EvaluationPlace& place,
+                               const OrderScoring& scoring) {
+  WriteEvaluation(EvaluationLine(result, place), &scoring, absl::ZeroDuration());
 }
 
-void WorkerProgress::WriteEvaluation(nlohmann::json line, const BatchChange* change,
+void WorkerProgress::WriteEvaluation(nlohmann::json line, const OrderScoring* scoring,
                                      absl::Duration taken) {
   line["seconds"] = absl::ToDoubleSeconds(taken);
-  if (change != nullptr) {
+  if (scoring != nullptr) {
     line["change"] = true;
-    line["change_seconds"] = absl::ToDoubleSeconds(change->took);
-    line["schedule"] = ScheduleToText(change->next);
-    taken += change->took;
+    line["change_seconds"] = absl::ToDoubleSeconds(scoring->took);
+    line["schedule"] = DataPlaceToText(scoring->data_place);
+    taken += scoring->took;
   }
   {
     absl::MutexLock lock(&mutex_);

@@ -42,8 +42,8 @@ class WorkerProgress {
     const Trainer* trainer = nullptr;
     const PsSession* session = nullptr;
     const RowSlabs* cache = nullptr;
-    // It has the hot rows of a job, of which OnStretch() tells, and no figures of a cache: the rows
-    // of a step are all held or all pulled.
+    // The worker holds the hot rows of a job (OnBatches), so that the rows of a step are all held
+    // or all pulled: `cache` has no figures to show.
     bool has_hot_rows = false;
     std::string device;
     std::string device_warning;  // WorkerDevice::warning
@@ -60,19 +60,19 @@ class WorkerProgress {
   // Of the phase: so many samples are scored, of `total`; negative: not known.
   void OnScored(int64_t samples, int64_t total);
 
-  // A stretch of hot or cold batches begins; `rate` in percent, as ScheduleState has it.
-  void OnStretch(bool is_hot, double rate, int64_t hot_rows);
+  // From now on a job with hot and cold batches (Job.fae) stands so.
+  void OnBatches(const HotStats& hot);
 
   // Writes a "progress" line; rates and shares are of the window since the last one.
   void OnReport(const TrainerReport& report);
   // Writes an "eval" line, with what the evaluation took: time, which doesn't count for the rate of
-  // the window that is open, and the bytes pulled since its phase was entered. change: of the same
-  // step; null: there is none.
+  // the window that is open, and the bytes pulled since its phase was entered. scoring: at the same
+  // step; null: there was none.
   void OnEvaluation(const EvaluationResult& result, const EvaluationPlace& place,
-                    const BatchChange* change, absl::Duration taken);
-  // The same where held-out rows are scored for a change alone.
-  void OnChange(const EvaluationResult& result, const EvaluationPlace& place,
-                const BatchChange& change);
+                    const OrderScoring* scoring, absl::Duration taken);
+  // The same where held-out rows are scored for the order of the data alone.
+  void OnScoring(const EvaluationResult& result, const EvaluationPlace& place,
+                 const OrderScoring& scoring);
   // Reports a warning to the user: in the log, and with a "warning" line on the console.
   void Warn(const std::string& text) const;
 
@@ -121,7 +121,7 @@ class WorkerProgress {
   bool has_cache() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return watched_.cache != nullptr && !watched_.has_hot_rows;
   }
-  void WriteEvaluation(nlohmann::json line, const BatchChange* change, absl::Duration taken);
+  void WriteEvaluation(nlohmann::json line, const OrderScoring* scoring, absl::Duration taken);
 
   const std::string job_id_;
   const WorkerRank rank_;
@@ -132,7 +132,7 @@ class WorkerProgress {
   mutable absl::Mutex write_mutex_;  // Lines are written whole.
 
   mutable absl::Mutex mutex_;
-  std::optional<HotStats> hot_ ABSL_GUARDED_BY(mutex_);  // Of the stretch at hand.
+  std::optional<HotStats> hot_ ABSL_GUARDED_BY(mutex_);
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Begin("starting", "");
   std::optional<Phase> scan_ ABSL_GUARDED_BY(mutex_);  // what the phase waits for
   uint64_t advances_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "common/job/data_place.h"
+
 namespace thermocline {
 namespace {
 
@@ -74,10 +76,15 @@ TEST_F(WorkerProgressTest, ScansAndScoresAdvance) {
   EXPECT_EQ(progress.Stats().phase().advances(), 5u);
 }
 
-TEST_F(WorkerProgressTest, CountsChangesBetweenHotAndColdBatches) {
+TEST_F(WorkerProgressTest, SaysHowHotAndColdBatchesStand) {
   WorkerProgress progress = Talkative();
   EXPECT_FALSE(progress.Stats().has_hot());
-  for (const bool is_hot : {true, false, false, true}) progress.OnStretch(is_hot, 12.5, 70);
+  HotStats hot;
+  hot.set_is_hot(true);
+  hot.set_rate(12.5);
+  hot.set_changes(2);
+  hot.set_hot_rows(70);
+  progress.OnBatches(hot);
   EXPECT_EQ(progress.Stats().hot().changes(), 2u);
   EXPECT_EQ(progress.Stats().hot().hot_rows(), 70u);
   progress.OnReport({});
@@ -90,11 +97,11 @@ TEST_F(WorkerProgressTest, AChangeHasItsOwnSecondsAtAnEvaluationToo) {
   WorkerProgress progress = Talkative();
   EvaluationPlace place;
   place.step = Step(9);
-  BatchChange change;
-  change.next.set_first_step(10);
-  change.took = absl::Seconds(2);
-  progress.OnChange({}, place, change);
-  progress.OnEvaluation({}, place, &change, absl::Seconds(5));
+  ScheduleState next;
+  next.set_first_step(10);
+  const OrderScoring scoring = {MakeDataPlace(next), absl::Seconds(2)};
+  progress.OnScoring({}, place, scoring);
+  progress.OnEvaluation({}, place, &scoring, absl::Seconds(5));
   progress.OnEvaluation({}, place, nullptr, absl::Seconds(5));
   const std::vector<nlohmann::json> lines = Lines();
   ASSERT_THAT(lines, SizeIs(3));

@@ -110,6 +110,17 @@ absl::StatusOr<RowSourceOptions> CachedOptions(const Job& job, const JobTables& 
   return options;
 }
 
+absl::StatusOr<std::unique_ptr<HotRows>> MakeHotRows(const Job& job, const JobTables& tables,
+                                                     const Pack& pack) {
+  ASSIGN_OR_RETURN(const uint64_t budget_bytes, ParseByteSize(job.fae().budget()));
+  ASSIGN_OR_RETURN(std::unique_ptr<HotRows> rows,
+                   HotRows::Make(tables, pack.hot_set(), budget_bytes, "fae.budget"));
+  ASSIGN_OR_RETURN(const uint64_t room_bytes, ParseByteSize(job.cluster().max_pending_size()));
+  RETURN_IF_ERROR(rows->CheckWriteBack(ClusterMap(job.cluster().servers()), room_bytes,
+                                       DensePushBytes(job), "fae.budget"));
+  return rows;
+}
+
 absl::StatusOr<StaticRows> OpenStaticRows(const Job& job, const JobTables& tables,
                                           RowSourceOptions* options) {
   StaticRows opened;

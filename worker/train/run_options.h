@@ -48,6 +48,11 @@ RowSourceOptions UncachedOptions(const Job& job, const JobTables& tables);
 absl::StatusOr<RowSourceOptions> CachedOptions(const Job& job, const JobTables& tables,
                                                const WorkerOptions& worker);
 
+// The hot rows of a job with `fae`. `pack` outlives them. Errors: of HotRows::Make and
+// CheckWriteBack.
+absl::StatusOr<std::unique_ptr<HotRows>> MakeHotRows(const Job& job, const JobTables& tables,
+                                                     const Pack& pack);
+
 // The rows that a cache holds whose policy is STATIC.
 struct StaticRows {
   std::shared_ptr<const Pack> pack;

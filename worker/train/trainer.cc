@@ -36,7 +36,8 @@ Trainer::Trainer(const Job& job, const Parts& parts, OnReport on_report)
                        parts.dense->home() == DenseParameters::Home::kHere &&
                        parts.source->fetch_ahead() > 0),
       is_alone_(job_.cluster().workers() == 1),
-      stretch_(parts.stretch) {}
+      pipeline_(parts.pipeline),
+      break_(parts.order->next_break()) {}
 
 absl::Status Trainer::Run() {
   absl::Status status = TrainSteps();
@@ -51,15 +52,15 @@ absl::Status Trainer::Run() {
 absl::Status Trainer::TrainSteps() {
   PlanNext();
   RETURN_IF_ERROR(end_);
-  const BatchReader::Skipped skipped = stretch_.pipeline->skipped();
+  const BatchReader::Skipped skipped = pipeline_->skipped();
   report_.steps = skipped.steps;
   report_.samples = skipped.samples;
   report_.global_samples = skipped.global_samples;
-  report_.pass = PassBefore(next_.get(), stretch_.is_last ? job_.train().passes() : stretch_.pass);
+  report_.pass = PassBefore(next_.get(), break_.pass);
   if (report_.steps > 0) {
     report_.learning_rate = LearningRateAt(job_.train().learning_rate(), Step(report_.steps - 1));
   }
-  if (next_ == nullptr && stretch_.is_last) RETURN_IF_ERROR(EndAtOnce());
+  if (next_ == nullptr && break_.ends_training) RETURN_IF_ERROR(EndAtOnce());
   bool goes_on = true;
   if (next_ == nullptr || EvaluationIsDueBefore(*next_)) {
     ASSIGN_OR_RETURN(goes_on, StopHere());
@@ -73,8 +74,8 @@ absl::Status Trainer::TrainSteps() {
   return absl::OkStatus();
 }
 
-// Trains up to the end of the stretch, or to the evaluation that comes before the next step. Every
-// step before one that can't be had is trained.
+// Trains up to the next break, or to the evaluation that comes before the next step. Every step
+// before one that can't be had is trained.
 absl::Status Trainer::TrainToStop() {
   while (true) {
     FetchAhead(/*queued_beyond=*/pipelined_ == nullptr ? 0 : 1, /*owes=*/false);
@@ -120,11 +121,11 @@ absl::Status Trainer::TrainStep(const std::shared_ptr<StepContext>& context) {
 // Takes the next planned step, if there is one; waits for it.
 void Trainer::PlanNext() {
   if (next_ != nullptr || has_ended_) return;
-  if (!stretch_.pipeline->NextIsReady()) end_ = order_.CheckOwesNothing();
+  if (!pipeline_->NextIsReady()) end_ = order_.CheckOwesNothing();
   has_ended_ = !end_.ok();
   if (has_ended_) return;
   const StageRange stage("wait for data", &stages_.wait_data);
-  absl::StatusOr<std::shared_ptr<StepContext>> next = stretch_.pipeline->Next();
+  absl::StatusOr<std::shared_ptr<StepContext>> next = pipeline_->Next();
   end_ = next.status();
   if (next.ok()) next_ = *std::move(next);
   has_ended_ = next_ == nullptr;
@@ -136,7 +137,7 @@ void Trainer::PlanNext() {
 void Trainer::FetchAhead(size_t queued_beyond, bool owes) {
   while (fetched_.size() + queued_beyond <= static_cast<size_t>(parts_.source->fetch_ahead())) {
     const bool waits = is_alone_ || (!owes && fetched_.empty());
-    if (waits || stretch_.pipeline->NextIsReady()) PlanNext();
+    if (waits || pipeline_->NextIsReady()) PlanNext();
     if (next_ == nullptr || EvaluationIsDueBefore(*next_)) return;
     const TraceRange range("fetch");
     order_.Fetch(next_);
@@ -288,7 +289,7 @@ bool Trainer::EvaluationIsDueBefore(const StepContext& next) const {
                          next.batch->begins_pass ? next.batch->pass : 0);
 }
 
-// Whether it is the last step of the stretch, or an evaluation comes before the next.
+// Whether a break or an evaluation comes before the next step.
 bool Trainer::StopsAfter(const StepContext& context) const {
   if (context.behind.kind != StepBehind::Kind::kStep) {
     return context.behind.kind == StepBehind::Kind::kEnd;
@@ -297,18 +298,19 @@ bool Trainer::StopsAfter(const StepContext& context) const {
          EvaluationIsDue(job_.evaluate(), context.step().value() + 1, context.behind.ends_pass);
 }
 
-// As StopsAfter, but for stretches that others follow: a report of each would be too many.
+// As StopsAfter, but for breaks amid the training: a report at each would be too many.
 bool Trainer::IsLast(const StepContext& context) const {
-  return StopsAfter(context) && (context.behind.kind != StepBehind::Kind::kEnd || stretch_.is_last);
+  return StopsAfter(context) &&
+         (context.behind.kind != StepBehind::Kind::kEnd || break_.ends_training);
 }
 
-// Evaluates where that is due, and goes over to the next stretch where this one has ended. False:
-// training ends here.
+// Evaluates where that is due, and goes on behind a break. False: training ends here.
 absl::StatusOr<bool> Trainer::StopHere() {
   ASSIGN_OR_RETURN(const bool goes_on, EvaluateHere());
-  if (!goes_on || next_ != nullptr || stretch_.is_last) return goes_on;
+  if (!goes_on || next_ != nullptr || break_.ends_training) return goes_on;
   RETURN_IF_ERROR(parts_.session->Drain());  // Contexts go back to their pipeline.
-  ASSIGN_OR_RETURN(stretch_, parts_.next_stretch());
+  ASSIGN_OR_RETURN(pipeline_, parts_.open_pipeline());
+  break_ = parts_.order->next_break();
   has_ended_ = false;
   PlanNext();
   RETURN_IF_ERROR(end_);
@@ -322,7 +324,7 @@ absl::StatusOr<bool> Trainer::EvaluateHere() {
   place.step = Step(report_.steps - 1);
   place.pass = report_.pass;
   place.learning_rate = report_.learning_rate;
-  place.ends_stretch = next_ == nullptr && !stretch_.is_last;
+  place.is_break = next_ == nullptr && !break_.ends_training;
   place.is_scheduled = IsScheduledHere();
   evaluated_ = place.step;
   return parts_.evaluate(place);
@@ -331,8 +333,8 @@ absl::StatusOr<bool> Trainer::EvaluateHere() {
 // Whether job.evaluate asks for an evaluation here.
 bool Trainer::IsScheduledHere() const {
   if (next_ != nullptr) return true;
-  bool ends_pass = stretch_.ends_pass;
-  if (stretch_.is_last) {
+  bool ends_pass = break_.ends_pass;
+  if (break_.ends_training) {
     // Whether it is due even if there were more passes.
     const uint64_t max_steps = job_.train().max_steps();
     ends_pass = max_steps == 0 || static_cast<uint64_t>(report_.steps) < max_steps;

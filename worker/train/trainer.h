@@ -12,9 +12,8 @@
 // need what this one pushes, it is queued on the device before this one's results are looked at and
 // pushed.
 //
-// The data of a job with hot and cold batches come in stretches, each with a pipeline of its own.
-// The last step of a stretch writes back, so that the servers have the whole model between
-// stretches.
+// The order of the data may have breaks (BatchOrder), from one to the next of which one pipeline
+// goes. The last step before a break writes back, so that the servers have the whole model there.
 //
 // Where there are several workers, some wait for what others send or push. So in the midst of a
 // step a worker of several takes from the pipeline only what is ready.
@@ -29,6 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/job.pb.h"
+#include "worker/data/batch_order.h"
 #include "worker/dense/dense_parameters.h"
 #include "worker/dense/step_order.h"
 #include "worker/exchange/exchange.h"
@@ -44,27 +44,22 @@ namespace thermocline {
 
 class Trainer {
  public:
-  // Steps that are trained from one pipeline.
-  struct Stretch {
-    StepPipeline* pipeline = nullptr;
-    bool is_last = true;    // Training ends where its data do.
-    bool ends_pass = true;  // Its last step is that of a pass; where it is not the last.
-    uint32_t pass = 0;      // Of its steps, from 1; where it is not the last.
-  };
   struct Parts {
-    Stretch stretch;  // The first.
-    // Begins the stretch behind the one that has ended, whose pipeline nothing uses any more. Not
-    // called where that was the last.
-    std::function<absl::StatusOr<Stretch>()> next_stretch;
+    const BatchOrder* order = nullptr;
+    StepPipeline* pipeline = nullptr;  // Plans the steps up to the order's next break.
+    // Called behind each break: plans those up to the one after it. Nothing uses the pipeline of
+    // before any more.
+    std::function<absl::StatusOr<StepPipeline*>()> open_pipeline;
     RowSource* source = nullptr;
     DenseParameters* dense = nullptr;
     ModelStep* model = nullptr;
     PsSession* session = nullptr;                   // the source's and the dense parameters'
     Exchange* exchange = nullptr;                   // the same; null: there is none
     NamedCheckpoints* named_checkpoints = nullptr;  // null: none is named
-    // Where the job evaluates while it trains, or has several stretches: is called where an
-    // evaluation is due, and where a stretch ends. The servers have, or get, the whole model after
-    // the step; nothing of later ones is under way. False: it was the last step.
+    // Null: the job doesn't evaluate while it trains, and its order has no break before the end.
+    // Else it is called where an evaluation is due, and at breaks; behind these it has moved the
+    // order on. The servers have, or get, the whole model after the step; nothing of later ones is
+    // under way. False: it was the last step.
     std::function<absl::StatusOr<bool>(const EvaluationPlace& place)> evaluate;
   };
   using OnReport = std::function<void(const TrainerReport&)>;
@@ -123,9 +118,10 @@ class Trainer {
   std::deque<std::shared_ptr<StepContext>> fetched_;  // their fetches have begun, in order
   // Planned, to be fetched next; null: not taken from the pipeline yet, or there is none.
   std::shared_ptr<StepContext> next_;
-  Stretch stretch_;         // At hand.
-  bool has_ended_ = false;  // Its pipeline has no more steps.
-  absl::Status end_;        // Why: its error; OK: the data end.
+  StepPipeline* pipeline_;
+  BatchOrder::Break break_;  // Where the pipeline ends.
+  bool has_ended_ = false;   // The pipeline has no more steps.
+  absl::Status end_;         // Why: the pipeline's error; OK: the break is reached.
   // Queued on the device; its results are not looked at yet. Null: there is none.
   std::shared_ptr<StepContext> pipelined_;
   TrainerStages stages_;

@@ -49,15 +49,15 @@ absl::StatusOr<EvaluationResult> ScoreRows(WorkerRun* run, WorkerProgress* progr
   return scored;
 }
 
-// Scores all held-out rows. change: where a stretch ends as well; else null.
+// Scores all held-out rows. scoring: for the order of the data, at the same step; null: none.
 absl::Status EvaluationPart(WorkerRun* run, WorkerProgress* progress, const EvaluationPlace& place,
-                            const BatchChange* change, WorkerResult* result) {
+                            const OrderScoring* scoring, WorkerResult* result) {
   const Stopwatch watch;
   progress->Enter("evaluating");
   ASSIGN_OR_RETURN(result->evaluation, ScoreRows(run, progress, place, /*rows=*/0, result));
   result->evaluated_step = place.step;
   result->eval_s += absl::ToDoubleSeconds(watch.Elapsed());
-  progress->OnEvaluation(result->evaluation, place, change, watch.Elapsed());
+  progress->OnEvaluation(result->evaluation, place, scoring, watch.Elapsed());
   return absl::OkStatus();
 }
 
@@ -74,8 +74,8 @@ absl::Status NothingHeldOut(const Job& job, const char* why) {
 }
 
 absl::Status EvaluateHere(WorkerRun* run, WorkerProgress* progress, const EvaluationPlace& place,
-                          const BatchChange* change, WorkerResult* result) {
-  RETURN_IF_ERROR(EvaluationPart(run, progress, place, change, result));
+                          const OrderScoring* scoring, WorkerResult* result) {
+  RETURN_IF_ERROR(EvaluationPart(run, progress, place, scoring, result));
   if (result->evaluation.samples == 0) return NothingHeldOut(run->job, "`evaluate`");
   // One that nothing depends on may have none.
   if (place.is_scheduled && run->job.evaluate().metric() == Evaluate::AUC &&
@@ -87,41 +87,45 @@ absl::Status EvaluateHere(WorkerRun* run, WorkerProgress* progress, const Evalua
   return absl::OkStatus();
 }
 
-// Scores the first held-out rows where a stretch has ended. Returns what follows.
-absl::StatusOr<BatchChange> ScoreChange(WorkerRun* run, WorkerProgress* progress,
-                                        const EvaluationPlace& place, bool evaluates,
-                                        WorkerResult* result) {
+// Scores the held-out rows that the order of the data asks for at `at`.
+absl::StatusOr<OrderScoring> ScoreForOrder(WorkerRun* run, WorkerProgress* progress,
+                                           const EvaluationPlace& place,
+                                           const BatchOrder::Break& at, bool evaluates,
+                                           WorkerResult* result) {
   const Stopwatch watch;
   progress->Enter("scoring for the schedule");
-  ASSIGN_OR_RETURN(
-      const EvaluationResult scored,
-      ScoreRows(run, progress, place, static_cast<int64_t>(run->job.fae().schedule().scored_rows()),
-                result));
-  if (scored.samples == 0) {
-    return NothingHeldOut(run->job, "`fae` with a schedule that is not `fixed`");
-  }
-  const BatchChange change = {run->hot_and_cold->Next(scored.logloss), watch.Elapsed()};
-  if (!evaluates) progress->OnChange(scored, place, change);
-  return change;
+  ASSIGN_OR_RETURN(const EvaluationResult scored,
+                   ScoreRows(run, progress, place, at.scored_rows, result));
+  if (scored.samples == 0) return NothingHeldOut(run->job, at.scored_for);
+  const OrderScoring scoring = {run->order->PlaceBehind(scored.logloss), watch.Elapsed()};
+  if (!evaluates) progress->OnScoring(scored, place, scoring);
+  return scoring;
+}
+
+absl::Status GoBehindBreak(WorkerRun* run, WorkerProgress* progress, const std::string& place) {
+  RETURN_IF_ERROR(run->order->GoTo(place));
+  run->ShowBatches(progress);
+  return absl::OkStatus();
 }
 
 // Where training stops for a moment: rank 0 scores what is due, and all wait for what follows.
 // False: training ends.
 absl::StatusOr<bool> EvaluateAndDecide(WorkerRun* run, WorkerProgress* progress,
                                        const EvaluationPlace& place, WorkerResult* result) {
-  const bool evaluates = run->job.has_evaluate() && (place.is_scheduled || !place.ends_stretch);
-  const bool scores = place.ends_stretch && run->hot_and_cold->IsScored();
-  if (place.ends_stretch && !scores) {
-    run->hot_and_cold->GoTo(run->hot_and_cold->Next(std::nullopt));
+  const BatchOrder::Break at = run->order->next_break();
+  const bool evaluates = run->job.has_evaluate() && (place.is_scheduled || !place.is_break);
+  const bool scores = place.is_break && at.scored_rows > 0;
+  if (place.is_break && !scores) {
+    RETURN_IF_ERROR(GoBehindBreak(run, progress, run->order->PlaceBehind(std::nullopt)));
   }
   if (!evaluates && !scores) return true;
-  BatchChange change;
+  OrderScoring scoring;
   if (run->options.rank == WorkerRank(0)) {
     if (scores) {
-      ASSIGN_OR_RETURN(change, ScoreChange(run, progress, place, evaluates, result));
+      ASSIGN_OR_RETURN(scoring, ScoreForOrder(run, progress, place, at, evaluates, result));
     }
     if (evaluates) {
-      RETURN_IF_ERROR(EvaluateHere(run, progress, place, scores ? &change : nullptr, result));
+      RETURN_IF_ERROR(EvaluateHere(run, progress, place, scores ? &scoring : nullptr, result));
     }
     progress->Enter("waiting for the decision");
   } else {
@@ -130,23 +134,12 @@ absl::StatusOr<bool> EvaluateAndDecide(WorkerRun* run, WorkerProgress* progress,
   LauncherDecision decision;
   if (run->options.decisions != nullptr) {
     decision = run->options.decisions->Await(place.step);
-    change.next = decision.schedule;
+    scoring.data_place = decision.data_place;
   }
   if (scores && decision.goes_on) {
-    if (Step(change.next.first_step()) != place.step + 1) {
-      return absl::InternalError(absl::StrCat("the launcher decided on step ", place.step.value(),
-                                              " without the stretch behind it"));
-    }
-    run->hot_and_cold->GoTo(change.next);
+    RETURN_IF_ERROR(GoBehindBreak(run, progress, scoring.data_place));
   }
   return decision.goes_on;
-}
-
-absl::StatusOr<Trainer::Stretch> BeginStretch(WorkerRun* run, WorkerProgress* progress) {
-  if (const HotAndCold* const stretch = run->hot_and_cold.get()) {
-    progress->OnStretch(stretch->is_hot(), stretch->rate(), stretch->num_hot_rows());
-  }
-  return run->BeginStretch();
 }
 
 absl::Status TrainPart(WorkerRun* run, WorkerProgress* progress, WorkerResult* result) {
@@ -158,8 +151,10 @@ absl::Status TrainPart(WorkerRun* run, WorkerProgress* progress, WorkerResult* r
     RETURN_IF_ERROR(RunAll(&tasks, run->exchange.get()));
   }
   Trainer::Parts parts;
-  ASSIGN_OR_RETURN(parts.stretch, BeginStretch(run, progress));
-  parts.next_stretch = [run, progress] { return BeginStretch(run, progress); };
+  run->ShowBatches(progress);
+  parts.order = run->order.get();
+  ASSIGN_OR_RETURN(parts.pipeline, run->OpenPipeline());
+  parts.open_pipeline = [run] { return run->OpenPipeline(); };
   parts.source = run->source.get();
   parts.dense = run->dense.get();
   parts.model = &run->model;
@@ -167,7 +162,7 @@ absl::Status TrainPart(WorkerRun* run, WorkerProgress* progress, WorkerResult* r
   parts.exchange = run->exchange.get();
   parts.named_checkpoints = options.named_checkpoints;
   absl::Duration evaluating;
-  if (run->job.has_evaluate() || run->hot_and_cold != nullptr) {
+  if (run->job.has_evaluate() || !run->order->next_break().ends_training) {
     parts.evaluate = [&](const EvaluationPlace& place) {
       const Stopwatch watch;
       absl::StatusOr<bool> goes_on = EvaluateAndDecide(run, progress, place, result);
@@ -228,11 +223,7 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
     ASSIGN_OR_RETURN(static_rows, OpenStaticRows(job, ResolveTables(job), &cached_options));
   }
   WorkerRun run(job, options, dataset.get(), std::move(device), transport, scheduler);
-  if (job.has_fae() && !options.eval_only) {
-    ASSIGN_OR_RETURN(run.hot_and_cold, HotAndCold::Open(job, run.tables, options));
-    RETURN_IF_ERROR(
-        CheckHostMemory(run.hot_and_cold->hot_rows().layout(), "fae.budget", *run.device));
-  }
+  if (!options.eval_only) RETURN_IF_ERROR(run.OpenOrder());
   RETURN_IF_ERROR(run.JoinOthers(caches ? &cached_options : nullptr));
   RETURN_IF_ERROR(run.CheckMemory());
   WorkerResult result;
@@ -247,7 +238,7 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
     place.step = last;
     if (run.trainer != nullptr) place.pass = run.trainer->pass();
     if (last >= Step(0)) place.learning_rate = LearningRateAt(job.train().learning_rate(), last);
-    RETURN_IF_ERROR(EvaluationPart(&run, progress, place, /*change=*/nullptr, &result));
+    RETURN_IF_ERROR(EvaluationPart(&run, progress, place, /*scoring=*/nullptr, &result));
   }
   progress->Enter("ending");
   result.bad_lines += result.held_out_bad_lines;

@@ -49,14 +49,14 @@ struct WorkerOptions {
   WorkerRank rank;
   // The first step; the servers hold the model as all steps before it left it.
   Step start_step{0};
-  // Of a job with hot and cold batches: the stretch that start_step lies in, or ends with the step
-  // before. Absent: that follows from the job.
-  std::optional<ScheduleState> schedule;
+  // Where the data go on (common/job/data_place.h): a place at or before start_step, for an order
+  // of batches that the job alone doesn't decide. "": as the job says.
+  std::string data_place;
   // Trains nothing: rank 0 scores the held-out rows with that model.
   bool eval_only = false;
   NamedCheckpoints* named_checkpoints = nullptr;  // null: none is named. Outlives the run.
-  // On the evaluations of job.evaluate, and on changes between hot and cold batches; null: training
-  // always goes on. Outlives the run.
+  // What follows from evaluations; null: training always goes on, as the worker's own score says.
+  // Outlives the run.
   EvaluationDecisions* decisions = nullptr;
   TextIndexOptions data_index;
   // For tests: less than what RowSourceOptions say.

@@ -64,7 +64,7 @@ absl::Status WorkerRun::JoinOthers(const RowSourceOptions* cached) {
                      options.make_exchange(ExchangeOptionsOf(job, options), std::move(hooks)));
     exchange_to_fail = exchange.get();
     std::string data;
-    if (hot_and_cold != nullptr) data = absl::StrCat("pack ", hot_and_cold->pack_digest());
+    if (hot_and_cold != nullptr) data = absl::StrCat("pack ", hot_and_cold->pack().digest());
     slices = std::make_unique<DenseSlices>(tables.dense, ClusterMap(job.cluster().servers()),
                                            exchange.get(), std::move(data));
   }
@@ -74,7 +74,7 @@ absl::Status WorkerRun::JoinOthers(const RowSourceOptions* cached) {
   RowSourceOptions rows = cached != nullptr ? *cached : UncachedOptions(job, tables);
   if (hot_and_cold != nullptr) {
     rows.held = HeldSet::kHot;
-    rows.fixed_rows = &hot_and_cold->hot_rows();
+    rows.fixed_rows = hot_rows.get();
     rows.layout = rows.fixed_rows->layout();
   }
   rows.start_step = options.start_step;
@@ -98,7 +98,7 @@ absl::Status WorkerRun::LeaveOthers(Step last) {
 }
 
 WorkerProgress::Watched WorkerRun::Watched() const {
-  // Hot and cold stretches have a pipeline each.
+  // Hot and cold batches have a pipeline each, so that neither tells all.
   const StepPipeline* const only_pipeline = hot_and_cold == nullptr ? pipeline.get() : nullptr;
   return {only_pipeline,   &pipeline_times,         trainer.get(), &session,
           source->slabs(), hot_and_cold != nullptr, device_name,   device_warning,
@@ -109,10 +109,22 @@ BatchPlanner WorkerRun::PlannerOfModel() const {
   return MakePlanner(tables, job.cluster().servers(), model.vector_places());
 }
 
-absl::StatusOr<std::unique_ptr<BatchReader>> WorkerRun::OpenTraining() {
-  if (hot_and_cold != nullptr) return hot_and_cold->OpenReader();
-  return dataset->OpenReader(Split::kTrain, options.rank, job.cluster().workers(),
-                             options.start_step);
+absl::Status WorkerRun::OpenOrder() {
+  if (!job.has_fae()) {
+    order = std::make_unique<PassByPass>(dataset, job.train().passes(), options.rank,
+                                         job.cluster().workers(), options.start_step);
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<HotAndCold> opened,
+                   HotAndCold::Open(job, options.rank, options.start_step, options.data_place));
+  hot_and_cold = opened.get();
+  order = std::move(opened);
+  ASSIGN_OR_RETURN(hot_rows, MakeHotRows(job, tables, hot_and_cold->pack()));
+  return CheckHostMemory(hot_rows->layout(), "fae.budget", *device);
+}
+
+void WorkerRun::ShowBatches(WorkerProgress* progress) const {
+  if (hot_and_cold != nullptr) progress->OnBatches(hot_and_cold->Stats());
 }
 
 std::unique_ptr<StepPipeline> WorkerRun::MakeTraining(std::unique_ptr<BatchReader> reader,
@@ -132,19 +144,16 @@ std::unique_ptr<StepPipeline> WorkerRun::MakeTraining(std::unique_ptr<BatchReade
   return std::make_unique<StepPipeline>(std::move(reader), PlannerOfModel(), std::move(pipeline));
 }
 
-absl::StatusOr<Trainer::Stretch> WorkerRun::BeginStretch() {
-  const bool is_hot = hot_and_cold != nullptr && hot_and_cold->is_hot();
+absl::StatusOr<StepPipeline*> WorkerRun::OpenPipeline() {
+  const bool is_hot = order->reads_hot_rows();
   std::unique_ptr<StepPipeline>& of_kind = is_hot ? hot_pipeline : pipeline;
-  ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader, OpenTraining());
+  ASSIGN_OR_RETURN(std::unique_ptr<BatchReader> reader, order->OpenReader());
   if (of_kind == nullptr) {
     of_kind = MakeTraining(std::move(reader), is_hot);
   } else {
     of_kind->Restart(std::move(reader));
   }
-  Trainer::Stretch stretch;
-  if (hot_and_cold != nullptr) stretch = hot_and_cold->Describe();
-  stretch.pipeline = of_kind.get();
-  return stretch;
+  return of_kind.get();
 }
 
 absl::Status WorkerRun::OpenHeldOut(int64_t rows) {

@@ -16,16 +16,18 @@
 #include "common/job/resolved_job.h"
 #include "kernels/device.h"
 #include "proto/job.pb.h"
+#include "worker/data/batch_order.h"
 #include "worker/data/dataset.h"
 #include "worker/data/kept_rows.h"
 #include "worker/dense/dense_blocks.h"
 #include "worker/dense/dense_parameters.h"
 #include "worker/dense/dense_slices.h"
 #include "worker/exchange/exchange.h"
+#include "worker/fae/hot_and_cold.h"
+#include "worker/rows/hot_rows.h"
 #include "worker/rows/row_source.h"
 #include "worker/rows/step_pipeline.h"
 #include "worker/session/ps_session.h"
-#include "worker/train/hot_and_cold.h"
 #include "worker/train/model_step.h"
 #include "worker/train/progress.h"
 #include "worker/train/trainer.h"
@@ -50,8 +52,13 @@ struct WorkerRun {
   absl::Status MarkLoss(const absl::Status& error) const;
   WorkerProgress::Watched Watched() const;
 
-  // Begins the stretch at hand, or all of training.
-  absl::StatusOr<Trainer::Stretch> BeginStretch();
+  // Makes `order`. Errors: HotAndCold::Open's, HotRows::Make's; kInvalidArgument (the hot rows
+  // don't fit).
+  absl::Status OpenOrder();
+  // Plans the batches from the order's place to its next break.
+  absl::StatusOr<StepPipeline*> OpenPipeline();
+  // Has the stats show how hot and cold batches stand, if there are any.
+  void ShowBatches(WorkerProgress* progress) const;
   // Sets held_out to begin with the held-out rows; rows > 0: with the batches that have the first
   // so many, which are kept for the next time.
   absl::Status OpenHeldOut(int64_t rows);
@@ -69,24 +76,24 @@ struct WorkerRun {
   std::atomic<Exchange*> exchange_to_fail{nullptr};  // The same, for threads that it starts.
   std::unique_ptr<DenseSlices> slices;               // Null: their home is another.
   std::unique_ptr<DenseParameters> dense;
-  std::optional<KeptRows> scored_rows;       // At every change between hot and cold batches.
-  std::unique_ptr<HotAndCold> hot_and_cold;  // Null: the job has no fae, or trains nothing here.
+  std::unique_ptr<BatchOrder> order;    // Null: nothing is trained here.
+  HotAndCold* hot_and_cold = nullptr;   // The order of a job with `fae`; null: it is another.
+  std::unique_ptr<HotRows> hot_rows;    // The rows of its hot batches; null: there are none.
+  std::optional<KeptRows> scored_rows;  // The held-out rows that are scored for the order.
   std::unique_ptr<RowSource> source;
   PipelineTimes pipeline_times;
   ThreadPool planning_threads;
   // Plan the held-out batches where this worker evaluates while training's pipeline plans ahead;
   // null: it evaluates, if at all, when that pipeline has ended, and planning_threads do.
   std::unique_ptr<ThreadPool> evaluation_threads;
-  // Where the worker trains. Of a job with hot and cold batches, `pipeline` has the cold ones; both
-  // are kept from one of their stretches to the next. held_out is kept from one evaluation to the
-  // next. Each is null until it is used first.
+  // The batches that read hot rows alone have a pipeline of their own; held_out is for evaluations.
+  // Each is null until it is used first, and kept then.
   std::unique_ptr<StepPipeline> pipeline, hot_pipeline, held_out;
   std::unique_ptr<Trainer> trainer;
 
  private:
   PsSessionOptions SessionWithExchange();
   BatchPlanner PlannerOfModel() const;
-  absl::StatusOr<std::unique_ptr<BatchReader>> OpenTraining();
   std::unique_ptr<StepPipeline> MakeTraining(std::unique_ptr<BatchReader> reader, bool is_hot);
 };
 

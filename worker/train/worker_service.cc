@@ -28,7 +28,7 @@ grpc::Status WorkerService::Decide(grpc::ServerContext*, const EvaluationDecisio
                                    EvaluationDecisionReply*) {
   const absl::Status status = CheckJob(decision->job_id(), decision->generation());
   if (status.ok()) {
-    decisions_->Take(Step(decision->step()), decision->stop(), decision->schedule());
+    decisions_->Take(Step(decision->step()), decision->stop(), decision->data_place());
   }
   return ToGrpcStatus(status);
 }

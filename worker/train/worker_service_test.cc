@@ -86,16 +86,16 @@ TEST_F(WorkerServiceTest, WhatIsDecidedReachesWhoWaits) {
   EXPECT_EQ(client_->Decide(decision, kTimeout), absl::OkStatus());  // Again.
   decision.set_step(19);
   decision.set_stop(true);
-  decision.mutable_schedule()->set_first_step(20);
+  decision.set_data_place("a place");
   EXPECT_EQ(client_->Decide(decision, kTimeout), absl::OkStatus());
   EXPECT_FALSE(decisions_.Await(Step(19)).goes_on);
   // A retry of the one before, that was long on its way.
   decision.set_step(9);
   decision.set_stop(false);
-  decision.clear_schedule();
+  decision.clear_data_place();
   EXPECT_EQ(client_->Decide(decision, kTimeout), absl::OkStatus());
   EXPECT_FALSE(decisions_.Await(Step(19)).goes_on);
-  EXPECT_EQ(decisions_.Await(Step(19)).schedule.first_step(), 20);
+  EXPECT_EQ(decisions_.Await(Step(19)).data_place, "a place");
 }
 
 TEST_F(WorkerServiceTest, NamesAndCallsOffCuts) {
