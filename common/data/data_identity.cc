@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -24,13 +23,6 @@ namespace {
 // How many files are looked at at once, since each look waits for a disk or a store.
 constexpr size_t kMostLooks = 32;
 
-absl::Status FileError(const std::string& path, int error) {
-  const std::string message = absl::StrCat(path, ": ", std::strerror(error));
-  if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(message);
-  if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(message);
-  return absl::UnavailableError(message);
-}
-
 absl::StatusOr<uint32_t> ChecksumAt(const std::string& path, int fd, int64_t offset,
                                     int64_t bytes) {
   std::string text(static_cast<size_t>(bytes), '\0');
@@ -39,7 +31,7 @@ absl::StatusOr<uint32_t> ChecksumAt(const std::string& path, int fd, int64_t off
       return pread(fd, &text[done], text.size() - done,
                    static_cast<off_t>(offset + static_cast<int64_t>(done)));
     });
-    if (n < 0) return FileError(path, errno);
+    if (n < 0) return FileError(path, "", errno);
     if (n == 0) return absl::UnavailableError(absl::StrCat(path, ": gets shorter"));
     done += static_cast<size_t>(n);
   }
@@ -102,7 +94,7 @@ absl::StatusOr<FileIdentity> IdentifyFile(const std::string& path, ObjectStore* 
   if (IsObjectPath(path)) return IdentifyObject(path, store, end_bytes);
   FileIdentity identity;
   struct stat info;
-  if (RetryIo([&] { return stat(path.c_str(), &info); }) != 0) return FileError(path, errno);
+  if (RetryIo([&] { return stat(path.c_str(), &info); }) != 0) return FileError(path, "", errno);
   if (!S_ISREG(info.st_mode)) return identity;
   const auto open_file = [&]() -> ssize_t {
     return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -112,7 +104,7 @@ absl::StatusOr<FileIdentity> IdentifyFile(const std::string& path, ObjectStore* 
     if (fd >= 0) close(fd);
   };
   if (end_bytes > 0) {
-    if (fd < 0 || fstat(fd, &info) != 0) return FileError(path, errno);
+    if (fd < 0 || fstat(fd, &info) != 0) return FileError(path, "", errno);
     if (!S_ISREG(info.st_mode)) return identity;
     const int64_t bytes = std::min<int64_t>(info.st_size, end_bytes);
     ASSIGN_OR_RETURN(identity.head_crc, ChecksumAt(path, fd, 0, bytes));

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -24,12 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-absl::Status ListError(const std::string& path, absl::string_view what, int error) {
-  const std::string message = absl::StrCat(path, ": ", what, std::strerror(error));
-  if (IsIoTrouble(error)) return absl::UnavailableError(message);
-  return error == EACCES ? absl::PermissionDeniedError(message) : absl::NotFoundError(message);
-}
-
 // Files and folders named by keys.
 struct Found {
   std::vector<std::string> files, key_folders;
@@ -40,7 +33,7 @@ struct Found {
 absl::Status AddPath(const std::string& path, Found* found) {
   struct stat info;
   if (RetryIo([&] { return stat(path.c_str(), &info); }) != 0) {
-    return IsIoTrouble(errno) ? ListError(path, "", errno) : absl::OkStatus();
+    return IsIoTrouble(errno) ? FileError(path, "", errno) : absl::OkStatus();
   }
   if (S_ISREG(info.st_mode)) found->files.push_back(path);
   if (S_ISDIR(info.st_mode) && IsKeyFolder(path.substr(path.rfind('/') + 1))) {
@@ -59,7 +52,7 @@ absl::StatusOr<std::vector<std::string>> FilesOfFolder(const std::string& folder
     if (name[0] == '.' || name[0] == '_') continue;
     RETURN_IF_ERROR(AddPath(it->path().string(), &found));
   }
-  if (error) return ListError(folder, "", error.value());
+  if (error) return FileError(folder, "", error.value());
   ASSIGN_OR_RETURN(std::vector<std::string> files, FilesOf(std::move(found)));
   if (files.empty()) return absl::NotFoundError(absl::StrCat(folder, ": the folder has no files"));
   return files;
@@ -92,7 +85,7 @@ absl::StatusOr<std::vector<std::string>> FilesThatMatch(const std::string& patte
   const int result = glob(pattern.c_str(), GLOB_NOSORT, OnGlobError, &found);
   Found paths;
   absl::Status status;
-  if (result == GLOB_ABORTED) status = ListError(pattern, "", glob_trouble);
+  if (result == GLOB_ABORTED) status = FileError(pattern, "", glob_trouble);
   for (size_t i = 0; result == 0 && i < found.gl_pathc; ++i) {
     status.Update(AddPath(found.gl_pathv[i], &paths));
   }
@@ -183,7 +176,7 @@ absl::StatusOr<std::vector<std::string>> ListFiles(const std::string& path) {
     files = FilesOfFolder(path);
   } else if (!fs::exists(status)) {
     if (path.find_first_of("*?[") == path.npos) {
-      return ListError(path, "cannot open: ", error.value());
+      return FileError(path, "cannot open", error.value());
     }
     files = FilesThatMatch(path);
   }

@@ -36,13 +36,6 @@ absl::Status Invalid(const std::string& path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
 }
 
-absl::Status SystemError(const std::string& path, absl::string_view what, int error) {
-  const std::string message = absl::StrCat(path, ": ", what, ": ", std::strerror(error));
-  if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(message);
-  if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(message);
-  return absl::UnavailableError(message);
-}
-
 uint32_t LittleEndian(absl::string_view bytes) {
   uint32_t value = 0;
   for (size_t i = bytes.size(); i > 0; --i) value = value << 8 | static_cast<uint8_t>(bytes[i - 1]);
@@ -155,7 +148,7 @@ MappedNpy::~MappedNpy() { munmap(const_cast<uint8_t*>(base_), bytes_); }
 absl::StatusOr<std::unique_ptr<MappedNpy>> MappedNpy::Open(const std::string& path) {
   const auto fd =
       static_cast<int>(RetryIo([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
-  if (fd < 0) return SystemError(path, "cannot open", errno);
+  if (fd < 0) return FileError(path, "cannot open", errno);
   struct stat info = {};
   const int stat_error = fstat(fd, &info) == 0 ? 0 : errno;
   const size_t bytes = info.st_size;
@@ -164,10 +157,10 @@ absl::StatusOr<std::unique_ptr<MappedNpy>> MappedNpy::Open(const std::string& pa
                          : nullptr;
   const int map_error = errno;
   close(fd);
-  if (stat_error != 0) return SystemError(path, "cannot stat", stat_error);
+  if (stat_error != 0) return FileError(path, "cannot stat", stat_error);
   if (!S_ISREG(info.st_mode)) return Invalid(path, "not a plain file");
   if (bytes == 0) return absl::DataLossError(absl::StrCat(path, ": the file is empty"));
-  if (base == MAP_FAILED) return SystemError(path, "cannot map into memory", map_error);
+  if (base == MAP_FAILED) return FileError(path, "cannot map into memory", map_error);
 
   // Owns the mapping from here on.
   std::unique_ptr<MappedNpy> npy;
@@ -210,7 +203,7 @@ absl::StatusOr<std::unique_ptr<NpyWriter>> NpyWriter::Create(
   header.shape = {0};
   header.shape.insert(header.shape.end(), row_shape.begin(), row_shape.end());
   std::FILE* const file = std::fopen(path.c_str(), "wbe");
-  if (file == nullptr) return SystemError(path, "cannot create", errno);
+  if (file == nullptr) return FileError(path, "cannot create", errno);
   std::unique_ptr<NpyWriter> writer(new NpyWriter(path, file, std::move(header)));
   std::setvbuf(file, nullptr, _IOFBF, 1 << 20);
   // Zeros until Finish(): no reader takes them for a header.
@@ -219,7 +212,7 @@ absl::StatusOr<std::unique_ptr<NpyWriter>> NpyWriter::Create(
   return writer;
 }
 
-absl::Status NpyWriter::Error() const { return SystemError(path_, "cannot write", errno); }
+absl::Status NpyWriter::Error() const { return FileError(path_, "cannot write", errno); }
 
 absl::Status NpyWriter::Append(const void* data, int64_t rows) {
   const size_t bytes = static_cast<size_t>(rows * row_bytes_);

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
 
 namespace thermocline {
 namespace {
@@ -42,6 +45,23 @@ ssize_t RetryIo(absl::FunctionRef<ssize_t()> io, absl::FunctionRef<void(absl::Du
     pause(next);
     waited += next;
     next = std::min(2 * next, kLongestPause);
+  }
+}
+
+absl::Status FileError(const std::string& path, absl::string_view what, int error) {
+  const std::string message =
+      absl::StrCat(path, ": ", what, what.empty() ? "" : ": ", std::strerror(error));
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+      return absl::NotFoundError(message);
+    case EACCES:
+    case EPERM:
+      return absl::PermissionDeniedError(message);
+    default:
+      return absl::UnavailableError(message);
   }
 }
 

@@ -1,10 +1,15 @@
-// Retries reads while a disk, or the way to it, is in trouble for a moment.
+// Retries reads while a disk, or the way to it, is in trouble for a moment, and words the errors of
+// system calls on files.
 #ifndef THERMOCLINE_COMMON_DISK_RETRY_IO_H_
 #define THERMOCLINE_COMMON_DISK_RETRY_IO_H_
 
 #include <sys/types.h>
 
+#include <string>
+
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
@@ -22,6 +27,11 @@ bool IsIoTrouble(int error);
 // result; errno is the last call's. REQUIRES: a call that failed has changed nothing.
 ssize_t RetryIo(absl::FunctionRef<ssize_t()> io,
                 absl::FunctionRef<void(absl::Duration)> pause = absl::SleepFor);
+
+// The error of a system call that failed with `error`: "PATH: WHAT: " and the system's words, or
+// "PATH: " and those where `what` is empty. kNotFound (ENOENT, ENOTDIR, or a path that can't name a
+// file: ELOOP, ENAMETOOLONG), kPermissionDenied (EACCES, EPERM), else kUnavailable.
+absl::Status FileError(const std::string& path, absl::string_view what, int error);
 
 }  // namespace thermocline
 

@@ -58,5 +58,15 @@ TEST(RetryIoTest, TroubleThatLastsIsAnError) {
   EXPECT_LT(waited, kIoPatience + absl::Milliseconds(500));
 }
 
+TEST(FileErrorTest, NamesThePathAndWhatFailed) {
+  EXPECT_EQ(FileError("/a/b", "cannot open", ENOENT),
+            absl::NotFoundError("/a/b: cannot open: No such file or directory"));
+  EXPECT_EQ(FileError("/a/b", "", ENOTDIR), absl::NotFoundError("/a/b: Not a directory"));
+  EXPECT_EQ(FileError("b", "", ENAMETOOLONG).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(FileError("b", "", EACCES).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(FileError("b", "", EPERM).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(FileError("b", "", EIO), absl::UnavailableError("b: Input/output error"));
+}
+
 }  // namespace
 }  // namespace thermocline

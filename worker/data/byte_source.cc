@@ -28,20 +28,6 @@ constexpr size_t kMagicBytes = 4;  // A file's first bytes that say how it is co
 constexpr int kGzipWindowBits = 15 + 16;
 constexpr int kRawWindowBits = -15;  // The deflated data alone.
 
-absl::Status FileError(const std::string& path, const char* what, int error) {
-  const std::string message = absl::StrCat(path, ": ", what, ": ", std::strerror(error));
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-      return absl::NotFoundError(message);
-    case EACCES:
-    case EPERM:
-      return absl::PermissionDeniedError(message);
-    default:
-      return absl::UnavailableError(message);
-  }
-}
-
 class PlainSource : public ByteSource {
  public:
   PlainSource(std::string path, int fd, int64_t size)
