@@ -215,7 +215,21 @@ absl::StatusOr<std::vector<CheckpointStore::Folder>> CheckpointStore::Folders() 
   std::vector<Folder> folders;
   for (const std::string& name : names) {
     const auto says = ParseCheckpointName(name);
-    if (says.has_value()) folders.push_back({name, *says});
+    if (says.has_value()) folders.push_back({name, *says, {}});
+  }
+  return folders;
+}
+
+// A folder that another process removes meanwhile is left out.
+absl::StatusOr<std::vector<CheckpointStore::Folder>> CheckpointStore::FoldersWithFiles() const {
+  ASSIGN_OR_RETURN(std::vector<Folder> all, Folders());
+  std::vector<Folder> folders;
+  for (Folder& folder : all) {
+    auto files = disk_->List(PathOf(folder.name));
+    if (absl::IsNotFound(files.status())) continue;
+    RETURN_IF_ERROR(files.status());
+    folder.files = *std::move(files);
+    folders.push_back(std::move(folder));
   }
   return folders;
 }
@@ -233,12 +247,16 @@ absl::StatusOr<std::function<bool(const CheckpointId&)>> CheckpointStore::Validi
 }
 
 absl::StatusOr<std::vector<ListedCheckpoint>> CheckpointStore::List() const {
-  return ListWith([this](const CheckpointManifest& manifest) { return CheckFiles(manifest); });
+  // What counts is read first, so that the folders show all of it.
+  ASSIGN_OR_RETURN(const auto counts, Validity());
+  ASSIGN_OR_RETURN(const std::vector<Folder> folders, FoldersWithFiles());
+  return ListIn(folders, counts,
+                [this](const CheckpointManifest& manifest) { return CheckFiles(manifest); });
 }
 
-absl::StatusOr<std::vector<ListedCheckpoint>> CheckpointStore::ListWith(CheckOfFiles check) const {
-  ASSIGN_OR_RETURN(const auto counts, Validity());
-  ASSIGN_OR_RETURN(const std::vector<Folder> folders, Folders());
+absl::StatusOr<std::vector<ListedCheckpoint>> CheckpointStore::ListIn(
+    const std::vector<Folder>& folders, const std::function<bool(const CheckpointId&)>& counts,
+    CheckOfFiles check) const {
   std::vector<ListedCheckpoint> list;
   for (const Folder& folder : folders) {
     ASSIGN_OR_RETURN(std::optional<ListedCheckpoint> listed, ListOne(folder, counts, check));
@@ -250,15 +268,12 @@ absl::StatusOr<std::vector<ListedCheckpoint>> CheckpointStore::ListWith(CheckOfF
   return list;
 }
 
-// The newest that counts of those in a folder; nullopt: none does.
+// The newest that counts of those in a folder, whose files are given; nullopt: none does.
 absl::StatusOr<std::optional<ListedCheckpoint>> CheckpointStore::ListOne(
     const Folder& folder, const std::function<bool(const CheckpointId&)>& counts,
     CheckOfFiles check) const {
-  const auto files = disk_->List(PathOf(folder.name));
-  if (absl::IsNotFound(files.status())) return std::nullopt;
-  RETURN_IF_ERROR(files.status());
   std::optional<ListedCheckpoint> newest;
-  for (const std::string& file : *files) {
+  for (const std::string& file : folder.files) {
     const std::optional<uint64_t> generation = GenerationOfManifest(file);
     if (!generation.has_value()) continue;
     ListedCheckpoint listed;
@@ -289,9 +304,8 @@ absl::StatusOr<uint64_t> CheckpointStore::GenerationOfDamaged(const Folder& fold
   const auto bytes = ReadWholeFile(disk_, ManifestPath(PathOf(folder.name)));
   const std::optional<CheckpointId> id = bytes.ok() ? ReadManifestId(*bytes) : std::nullopt;
   if (id.has_value() && id->step == folder.says.step) return id->generation;
-  ASSIGN_OR_RETURN(const std::vector<std::string> files, disk_->List(PathOf(folder.name)));
   std::optional<uint64_t> newest;
-  for (const std::string& file : files) {
+  for (const std::string& file : folder.files) {
     newest = std::max(newest, GenerationOfFile(folder.says, file));  // nullopt: the least.
   }
   if (newest.has_value()) return *newest;
@@ -299,14 +313,11 @@ absl::StatusOr<uint64_t> CheckpointStore::GenerationOfDamaged(const Folder& fold
 }
 
 absl::StatusOr<uint64_t> CheckpointStore::NewestGeneration() const {
-  ASSIGN_OR_RETURN(const std::vector<Folder> folders, Folders());
+  ASSIGN_OR_RETURN(const std::vector<Folder> folders, FoldersWithFiles());
   uint64_t newest = 0;
   for (const Folder& folder : folders) {
     newest = std::max(newest, folder.says.generation.value_or(0));
-    const auto files = disk_->List(PathOf(folder.name));
-    if (absl::IsNotFound(files.status())) continue;
-    RETURN_IF_ERROR(files.status());
-    for (const std::string& file : *files) {
+    for (const std::string& file : folder.files) {
       newest = std::max(newest, GenerationOfFile(folder.says, file).value_or(0));
       newest = std::max(newest, GenerationOfManifest(file).value_or(0));
     }
@@ -344,7 +355,7 @@ absl::StatusOr<CheckpointManifest> CheckpointStore::Load(absl::string_view name,
     std::optional<ListedCheckpoint> listed;
     if (has_manifest) {
       ASSIGN_OR_RETURN(const auto counts, Validity());
-      ASSIGN_OR_RETURN(listed, ListOne({std::string(name), *says}, counts,
+      ASSIGN_OR_RETURN(listed, ListOne({std::string(name), *says, *files}, counts,
                                        [](const auto&) { return absl::OkStatus(); }));
     }
     if (!listed.has_value()) {
@@ -423,8 +434,7 @@ class CheckpointStore::Keeping {
   // Why files stay that no checkpoint needs; "": none do.
   const std::string& held_back() const { return held_back_; }
 
-  // `files`: all that lie in it.
-  FolderRemoval RemovalOf(const Folder& folder, const std::vector<std::string>& files);
+  FolderRemoval RemovalOf(const Folder& folder);
 
  private:
   // Whether it must stay for another reason than that a checkpoint needs it: it may be being
@@ -462,8 +472,7 @@ struct CheckpointStore::FolderRemoval {
   bool folder = false;             // Whether the folder is removed, too.
 };
 
-CheckpointStore::FolderRemoval CheckpointStore::Keeping::RemovalOf(
-    const Folder& folder, const std::vector<std::string>& files) {
+CheckpointStore::FolderRemoval CheckpointStore::Keeping::RemovalOf(const Folder& folder) {
   FolderRemoval removal;
   removal.name = folder.name;
   const auto found = with_manifest_.find(folder.name);
@@ -476,7 +485,7 @@ CheckpointStore::FolderRemoval CheckpointStore::Keeping::RemovalOf(
   }
   const bool manifest_stays = there != nullptr && removal.manifest.empty();
   size_t staying = manifest_stays ? 1 : 0;
-  for (const std::string& file : files) {
+  for (const std::string& file : folder.files) {
     if (there != nullptr && file == there->file) continue;
     // A manifest that does not count. A file without a generation is not a server's.
     const std::optional<uint64_t> manifest = GenerationOfManifest(file);
@@ -507,19 +516,21 @@ absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(
     uint32_t keep, const std::vector<CheckpointId>& in_progress,
     const std::optional<CheckpointId>& kept) {
   CHECK_GE(keep, 1u);
-  std::set<std::string> shown;  // By their folders.
-  ASSIGN_OR_RETURN(std::vector<Folder> folders, Folders());
+  ASSIGN_OR_RETURN(const auto counts, Validity());
+  // Each folder is listed once. A file that appears later is none of this removal's business; one
+  // that goes meanwhile has a server that was faster.
+  ASSIGN_OR_RETURN(const std::vector<Folder> folders, FoldersWithFiles());
+  std::set<std::string> shown;  // The paths of all files, below the directory.
   for (const Folder& folder : folders) {
-    const auto files = disk_->List(PathOf(folder.name));
-    if (absl::IsNotFound(files.status())) continue;
-    RETURN_IF_ERROR(files.status());
-    for (const std::string& file : *files) shown.insert(absl::StrCat(folder.name, "/", file));
+    for (const std::string& file : folder.files) {
+      shown.insert(absl::StrCat(folder.name, "/", file));
+    }
   }
   const auto check = [&](const CheckpointManifest& manifest) {
     return checked_->Check(disk_, directory_, manifest,
                            [&](const std::string& path) { return shown.count(path) != 0; });
   };
-  ASSIGN_OR_RETURN(const std::vector<ListedCheckpoint> list, ListWith(check));
+  ASSIGN_OR_RETURN(const std::vector<ListedCheckpoint> list, ListIn(folders, counts, check));
   for (const ListedCheckpoint& listed : list) {
     if (absl::IsUnavailable(listed.status)) return listed.status;
   }
@@ -530,12 +541,8 @@ absl::StatusOr<Removal> CheckpointStore::RemoveUnneeded(
       history_->is_open() ? BaseInUse(history_->known()) : std::nullopt;
   Keeping keeping(list, generation, keep, in_progress, kept, base);
   if (!keeping.has_newest()) return removal;
-  ASSIGN_OR_RETURN(folders, Folders());
   std::vector<FolderRemoval> removals;
-  for (const Folder& folder : folders) {
-    ASSIGN_OR_RETURN(const std::vector<std::string> files, disk_->List(PathOf(folder.name)));
-    removals.push_back(keeping.RemovalOf(folder, files));
-  }
+  for (const Folder& folder : folders) removals.push_back(keeping.RemovalOf(folder));
   removal.held_back = keeping.held_back();
   RETURN_IF_ERROR(Retire(list, removals));
   // Manifests go first, so that none outlives its own files or those of an older checkpoint. The

@@ -156,6 +156,7 @@ class CheckpointStore {
   struct Folder {
     std::string name;
     CheckpointFolder says;
+    std::vector<std::string> files;  // All that lie in it; Folders() leaves them out.
   };
   struct FolderRemoval;
   class Keeping;
@@ -163,9 +164,12 @@ class CheckpointStore {
 
   std::string PathOf(absl::string_view name) const;
   absl::StatusOr<std::vector<Folder>> Folders() const;
+  absl::StatusOr<std::vector<Folder>> FoldersWithFiles() const;
   absl::StatusOr<uint64_t> GenerationOfDamaged(const Folder& folder) const;
   absl::StatusOr<std::function<bool(const CheckpointId&)>> Validity() const;
-  absl::StatusOr<std::vector<ListedCheckpoint>> ListWith(CheckOfFiles check) const;
+  absl::StatusOr<std::vector<ListedCheckpoint>> ListIn(
+      const std::vector<Folder>& folders, const std::function<bool(const CheckpointId&)>& counts,
+      CheckOfFiles check) const;
   absl::StatusOr<std::optional<ListedCheckpoint>> ListOne(
       const Folder& folder, const std::function<bool(const CheckpointId&)>& counts,
       CheckOfFiles check) const;
