@@ -53,12 +53,25 @@ if [[ -e $run_dir/stop.request ]]; then
 fi
 )sh";
 
+// `await PID` waits for a process of this shell, whose exit code it leaves in `code`. Traps handle
+// the signals that come meanwhile. Bash may lose the exit code of a process that ends while `wait`
+// is interrupted by such a signal (it gives 255 then), so `wait` asks only for one that has ended.
+// `$never` is a pipe in which nothing comes.
+constexpr char kAwait[] = R"sh(
+exec {never}<> <(:)
+await() {
+  while kill -0 "$1" 2>/dev/null; do read -rt 0.2 -u "$never"; done
+  wait "$1"
+  code=$?
+}
+)sh";
+
 // `train` runs in the background as process $controller_pid, and `wait_for_it` returns when it has
-// ended, with its exit code in `code`. Signals that come meanwhile are handled by traps, and
-// interrupt `wait` alone. Whether there is a run to go on with is for `train` to find out: the
-// script removes no file.
+// ended, with its exit code in `code`. Whether there is a run to go on with is for `train` to find
+// out: the script removes no file.
 constexpr char kController[] = R"sh(
 starts=${SLURM_RESTART_COUNT:-0}
+controller_pid=
 start_controller() {
   local how=--restarted
   ((starts > 0)) || how=--resume  # The user wants more of it, if there is some.
@@ -66,13 +79,7 @@ start_controller() {
   controller_pid=$!
   ((starts += 1))
 }
-wait_for_it() {
-  while wait "$controller_pid"; code=$?; kill -0 "$controller_pid" 2>/dev/null; do :; done
-  # An interrupted `wait` gave the number of the signal, and not how the controller ended.
-  wait "$controller_pid" 2>/dev/null
-  local last=$?
-  ((last == 127)) || code=$last
-}
+wait_for_it() { await "$controller_pid"; }
 is_stopped() { [[ -e $run_dir/stop.request ]]; }
 )sh";
 
@@ -126,10 +133,10 @@ ended() {
   esac
 }
 trap ended TERM
+$AWAIT
 serve() {
   (trap "" TERM; exec "$@") &
-  local code
-  while wait $!; code=$?; kill -0 $! 2>/dev/null; do :; done
+  await $!
   return "$code"
 }
 until serve "$@"; do
@@ -270,8 +277,10 @@ std::string Begin(const Submission& submission) {
 }
 
 std::string Controller(const Submission& submission, const std::string& train) {
-  return absl::StrReplaceAll(
-      kController, {{"$TRAIN", train}, {"$OR_BEGIN", submission.resumes ? "" : " --or-begin"}});
+  return absl::StrCat(
+      kAwait,
+      absl::StrReplaceAll(kController, {{"$TRAIN", train},
+                                        {"$OR_BEGIN", submission.resumes ? "" : " --or-begin"}}));
 }
 
 std::string TrainCommand(const Submission& submission) {
@@ -363,7 +372,8 @@ std::string SlurmScript(const Submission& submission, const SlurmRequest& reques
       Controller(submission, TrainCommand(submission)),
       absl::StrReplaceAll(
           kSlurmAgents,
-          {{"$CPUS", needs.cores > 0 ? absl::StrCat("--cpus-per-task=", needs.cores, " ") : ""},
+          {{"$AWAIT", kAwait},
+           {"$CPUS", needs.cores > 0 ? absl::StrCat("--cpus-per-task=", needs.cores, " ") : ""},
            {"$LOST",
             submission.resumable ? "scontrol requeue $SLURM_JOB_ID" : "scancel $SLURM_JOB_ID"},
            {"$NODE_FLAGS", NodeFlags(submission)}}),

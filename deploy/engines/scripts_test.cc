@@ -341,6 +341,25 @@ TEST_F(EndedScriptTest, WhatAUserHasCanceledStaysSo) {
   EXPECT_THAT(calls, Not(HasSubstr("requeue")));
 }
 
+// Bash's `wait` gave 255 in every third of these rounds.
+TEST_F(ScriptTest, AProcessThatEndsWithASignalHasItsExitCode) {
+  const std::string script = SlurmScript(submission_, {});
+  const size_t begin = script.find("exec {never}"), end = script.find("\n}\n", begin);
+  ASSERT_NE(end, script.npos) << script;
+  Touch("rounds", script.substr(begin, end - begin) + R"(
+}
+trap : TERM
+for ((i = 0; i < 100; ++i)); do
+  bash -c 'kill -TERM $PPID; exit 7' &
+  await $!
+  ((code == 7)) || echo "round $i: $code"
+done >"$1")");
+  const std::string results = folder_ + "/results";
+  EXPECT_EQ(std::system(absl::StrCat("nice bash ", folder_, "/rounds ", results).c_str()), 0);
+  EXPECT_TRUE(fs::exists(results));
+  EXPECT_EQ(Text("results"), "");
+}
+
 TEST_F(ScriptTest, NearTheWalltimeTheJobIsRequeuedWithACheckpoint) {
   Touch("state", "RUNNING");
   const pid_t script = Start(SlurmScript(submission_, {}));
