@@ -19,6 +19,8 @@ namespace thermocline {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
+// Of longer last words the middle is left out: a message begins with a place, such as a path, and
+// ends with the reason.
 constexpr size_t kMostLastWords = 300;
 
 // The last line of the log of a process that exited with an error.
@@ -43,10 +45,17 @@ std::string Reason(const ChildProcess& ended, absl::string_view last_words) {
   return code_end == last_words.npos ? "" : std::string(last_words.substr(code_end + 2));
 }
 
+std::string BothEnds(absl::string_view words) {
+  constexpr absl::string_view kBetween = " ... ";
+  if (words.size() <= kMostLastWords) return std::string(words);
+  constexpr size_t kShown = (kMostLastWords - kBetween.size()) / 2;
+  return absl::StrCat(words.substr(0, kShown), kBetween, words.substr(words.size() - kShown));
+}
+
 // "was killed by signal 9 (Killed)", "exited with code 1 (the last line of its log)".
 std::string HowItEnded(const ChildProcess& ended, absl::string_view last_words) {
   if (last_words.empty()) return ended.DescribeEnd();
-  return absl::StrCat(ended.DescribeEnd(), " (", last_words.substr(0, kMostLastWords), ")");
+  return absl::StrCat(ended.DescribeEnd(), " (", BothEnds(last_words), ")");
 }
 
 // The same for an error: with its last log lines, unless the reason is known.

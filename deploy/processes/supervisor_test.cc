@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/timing.h"
 #include "deploy/processes/child_process.h"
@@ -102,6 +103,19 @@ TEST_F(SupervisorTest, TellsTheReasonThatAProcessGives) {
     EXPECT_EQ(ended.end.how, "exited with code 1 (failed: INVALID_ARGUMENT: day.csv:17: no: id)");
     EXPECT_EQ(ended.end.report, absl::StrCat("exited with code 1; its log: ", Log("worker 0")));
   }
+}
+
+TEST_F(SupervisorTest, ShowsBothEndsOfLongLastWords) {
+  const std::string path = absl::StrCat("/data/", std::string(400, 'x'), "/day.csv");
+  StartShell(ProcessRole::kWorker, 0,
+             absl::StrCat("echo failed: UNAVAILABLE: ", path, ": Input/output error; exit 4"));
+  const std::vector<Supervisor::Ended> ended = TakeEnded(1);
+  const std::string& how = ended[0].end.how;
+  EXPECT_TRUE(absl::StartsWith(how, "exited with code 4 (failed: UNAVAILABLE: /data/xx")) << how;
+  EXPECT_TRUE(absl::EndsWith(how, "xx/day.csv: Input/output error)")) << how;
+  EXPECT_TRUE(absl::StrContains(how, "x ... x")) << how;
+  EXPECT_LE(how.size(), 330u);
+  EXPECT_EQ(ended[0].end.reason, path + ": Input/output error") << "whole";
 }
 
 TEST_F(SupervisorTest, ReportsNothingThatAnEarlierProcessWrote) {
