@@ -152,6 +152,17 @@ TEST_F(SubmitTest, ResumeTakesNoFolderWithoutARun) {
   EXPECT_THAT(Script(), Not(HasSubstr("--or-begin")));
 }
 
+TEST_F(SubmitTest, OtherDataAreTakenWhereTheUserInsistsAndNoLonger) {
+  EXPECT_EQ(SubmitJob({"--other-data"}), kExitUsage);
+  EXPECT_FALSE(fs::exists(folder_ + "/run"));
+  ASSERT_EQ(SubmitJob(), kExitDone);
+  fs::copy_file(JobFile(), folder_ + "/run/job.textproto");
+  ASSERT_EQ(Submit({"--resume", "--other-data"}), kExitDone);
+  EXPECT_THAT(Script(), HasSubstr(" --other-data --nodes 2 "));
+  ASSERT_EQ(Submit({"--resume"}), kExitDone);
+  EXPECT_THAT(Script(), Not(HasSubstr("--other-data")));
+}
+
 TEST_F(SubmitTest, ARunThatGoesOnIsAskedForAsBefore) {
   ASSERT_EQ(SubmitJob({"--time=8:00:00", "--memory=3GiB", "--sbatch=--constraint=avx2"}),
             kExitDone);

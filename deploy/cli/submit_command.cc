@@ -48,7 +48,7 @@ struct SubmitFlags : JobFlags {
   int64_t nodes = 0;   // 0: as many as --hosts
   std::vector<std::string> hosts;
   std::string controller;  // one of --hosts; "": this machine
-  bool resume = false, write_only = false, detach = false;
+  bool resume = false, other_data = false, write_only = false, detach = false;
   std::string partition, account, time;
   int64_t notice_s = 0;  // 0: the default
   std::vector<std::string> sbatch;
@@ -237,6 +237,7 @@ std::vector<std::string> TrainFlagsOf(const SubmitFlags& flags, const std::strin
   for (const std::string& value : flags.set) words.insert(words.end(), {"--set", value});
   for (const std::string& value : flags.clear) words.insert(words.end(), {"--clear", value});
   if (flags.insecure) words.emplace_back("--insecure");
+  if (flags.other_data) words.emplace_back("--other-data");
   if (!flags.bin_dir.empty()) words.insert(words.end(), {"--bin-dir", AbsolutePath(flags.bin_dir)});
   return words;
 }
@@ -319,6 +320,9 @@ absl::StatusOr<RunDirectory> OpenRunDirectory(const SubmitFlags& flags, const Jo
 }
 
 absl::StatusOr<Prepared> Prepare(SubmitFlags flags, SignalWatch* signals) {
+  if (flags.other_data && !flags.resume) {
+    return absl::InvalidArgumentError("--other-data is for --resume: a new run takes any data");
+  }
   if (flags.resume) RETURN_IF_ERROR(CheckBegun(flags.run_dir));
   RETURN_IF_ERROR(TakeKeptFlags(&flags));
   ASSIGN_OR_RETURN(const uint32_t hosts, NumHosts(flags));
@@ -573,6 +577,9 @@ examples:
   command->add_flag("--resume", flags->resume,
                     "goes on with the run in --run-dir, with the flags of its last submission "
                     "unless others are given");
+  command->add_flag("--other-data", flags->other_data,
+                    "resumes, at each start of this submission, although the data are not those of "
+                    "the checkpoint");
   command->add_flag("--write-only", flags->write_only, "writes the script, and starts nothing");
   command->add_flag("--detach", flags->detach, "does not wait for the job");
   AddSlurmFlags(command, flags.get());
