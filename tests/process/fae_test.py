@@ -248,7 +248,7 @@ class FaeTest(ProcessTest):
         code, _, err = self.finish(launcher)
         self.assertEqual(code, 1, err)
         self.assertIn('the workers see different data: those of rank 1 are not those of rank 0', err)
-        self.assertRegex(err, 'rank 0 has pack [0-9a-f]{32}')
+        self.assertRegex(err, 'rank [01] has pack [0-9a-f]{32}')  # Either may be the first to see it.
         self.assertEqual(self.events('progress'), [])
 
     def test_what_packing_left_out_is_in_the_result(self):
