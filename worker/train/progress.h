@@ -35,7 +35,7 @@ class WorkerProgress {
   WorkerProgress(std::string job_id, WorkerRank rank, int fd,
                  absl::Duration phase_period = absl::Seconds(1));
 
-  // Whose figures the stats show from now on; they outlive the progress, or detach.
+  // The parts whose figures the stats show. They outlive the progress, or Watch({}) ends that.
   struct Watched {
     const StepPipeline* pipeline = nullptr;
     const PipelineTimes* pipeline_times = nullptr;
@@ -57,7 +57,7 @@ class WorkerProgress {
   void Enter(absl::string_view phase);
   // While it lasts, a scan of the data stands before the phase that waits for it.
   void OnScan(absl::string_view what, const ScanProgress& scan);
-  // Of the phase: so many samples are scored, of `total`; negative: not known.
+  // The phase has scored `samples` of `total` samples; a negative total: it is not known.
   void OnScored(int64_t samples, int64_t total);
 
   // From now on a job with hot and cold batches (Job.fae) stands so.
@@ -90,17 +90,17 @@ class WorkerProgress {
     uint64_t total = 0;  // 0: not known
     const char* unit = "";
     absl::Duration start;
-    std::optional<absl::Duration> written;  // its last line
+    std::optional<absl::Duration> written;  // When its last line was.
   };
   Phase Begin(absl::string_view name, const char* unit) const;
   // Records how far the phase is. Returns a line if one is due, else "".
   std::string Advance(uint64_t done, int64_t total, Phase* phase)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Its last line, where it has written one, else "".
+  // The last line of a phase that has written one, else "".
   std::string End(const Phase& phase) const;
   std::string LineOf(const Phase& phase, bool ended) const;
 
-  // Nothing for "". Not under mutex_: the reader may be slow.
+  // Writes nothing for "". Not under mutex_: the reader may be slow.
   void WriteLine(const std::string& line) const ABSL_LOCKS_EXCLUDED(mutex_, write_mutex_);
   // The device's new fallbacks: what it does in another way than it was asked to.
   std::vector<std::string> NewFallbacks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -134,7 +134,7 @@ class WorkerProgress {
   mutable absl::Mutex mutex_;
   std::optional<HotStats> hot_ ABSL_GUARDED_BY(mutex_);
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Begin("starting", "");
-  std::optional<Phase> scan_ ABSL_GUARDED_BY(mutex_);  // what the phase waits for
+  std::optional<Phase> scan_ ABSL_GUARDED_BY(mutex_);  // The phase waits for it.
   uint64_t advances_ ABSL_GUARDED_BY(mutex_) = 0;
   Watched watched_ ABSL_GUARDED_BY(mutex_);
   Totals window_begin_ ABSL_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// What a worker's parts are made with, as its job says.
+// The options of a worker's parts, as its job says.
 #ifndef THERMOCLINE_WORKER_TRAIN_RUN_OPTIONS_H_
 #define THERMOCLINE_WORKER_TRAIN_RUN_OPTIONS_H_
 
@@ -22,12 +22,12 @@
 
 namespace thermocline {
 
-// A batch is planned while others are computed: on one thread where cores are few. A GPU, whose
-// hosts have many, takes batches faster than a thread plans them. The job's workers may all be on
+// How many threads plan a batch while others are computed: one where cores are few. A GPU, whose
+// hosts have many, takes batches faster than one thread plans them. The job's workers may all be on
 // this host.
 int NumPlanningThreads(const Job& job);
 
-// Samples of the largest batch that is trained here, and of the largest that is computed.
+// How many samples the largest batch has that is trained here, and the largest that is computed.
 int64_t TrainBatch(const Job& job);
 int MaxBatch(const Job& job);
 
@@ -43,8 +43,8 @@ BatchPlanner MakePlanner(const JobTables& tables, uint32_t num_servers,
                          const std::vector<VectorPlace>& places);
 
 RowSourceOptions UncachedOptions(const Job& job, const JobTables& tables);
-// Of a worker with `cache`; one whose policy is STATIC lacks its rows. Errors: kInvalidArgument
-// (the budget is too small).
+// The options of a worker with `cache`; OpenStaticRows() adds the rows of a cache whose policy is
+// STATIC. Errors: kInvalidArgument (the budget is too small).
 absl::StatusOr<RowSourceOptions> CachedOptions(const Job& job, const JobTables& tables,
                                                const WorkerOptions& worker);
 
@@ -53,18 +53,19 @@ absl::StatusOr<RowSourceOptions> CachedOptions(const Job& job, const JobTables& 
 absl::StatusOr<std::unique_ptr<HotRows>> MakeHotRows(const Job& job, const JobTables& tables,
                                                      const Pack& pack);
 
-// The rows that a cache holds whose policy is STATIC.
+// The rows of a cache whose policy is STATIC.
 struct StaticRows {
   std::shared_ptr<const Pack> pack;
   std::unique_ptr<HotRows> rows;
 };
-// Reads them, and lays `options` out for them; they outlive what is made of it. Errors: of
-// Pack::Open; kInvalidArgument (the budget is too small).
+// Opens these rows and lays `options` out for them. They outlive what is made with `options`.
+// Errors: Pack::Open's; kInvalidArgument (the budget is too small).
 absl::StatusOr<StaticRows> OpenStaticRows(const Job& job, const JobTables& tables,
                                           RowSourceOptions* options);
 
-// A device whose memory is the host's has what the host has. (Others say so themselves when it is
-// allocated.) field: of the job, that says how much. Errors: kInvalidArgument.
+// Checks that the host has as much memory as the layout asks for, where the device's memory is the
+// host's. (Other devices fail when memory is allocated.) field: the job's field that says how much.
+// Errors: kInvalidArgument.
 absl::Status CheckHostMemory(const CacheLayout& layout, const char* field, const Device& device);
 
 }  // namespace thermocline

@@ -76,7 +76,7 @@ class Trainer {
   // (there is no row to train on).
   absl::Status Run();
 
-  // Of the whole job; `new_samples`: of this run.
+  // The whole job's; new_samples() are this run's.
   int64_t steps() const { return report_.steps; }
   uint64_t samples() const { return report_.samples; }
   uint32_t pass() const { return report_.pass; }  // of the last step, from 1

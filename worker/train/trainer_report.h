@@ -23,19 +23,18 @@ struct TrainerStages {
   StageTimer report;
 };
 
-// What is done so far; the window is since the report before.
+// What is done so far. The window is what was done since the report before.
 struct TrainerReport {
-  // Of the whole job, those before this run included.
-  int64_t steps = 0;
-  uint32_t pass = 0;            // that the last of them was of, from 1
-  float learning_rate = 0;      // of the last of them
-  uint64_t samples = 0;         // this worker's
-  uint64_t global_samples = 0;  // all workers' in these steps, malformed lines included
-  double progress = 0;          // share of the data, in [0, 1]
-  double window_loss = 0;       // mean per sample of this worker
+  int64_t steps = 0;            // The whole job's, those before this run included.
+  uint32_t pass = 0;            // The last step's, from 1.
+  float learning_rate = 0;      // The last step's.
+  uint64_t samples = 0;         // This worker's in these steps.
+  uint64_t global_samples = 0;  // All workers' in these steps, malformed lines included.
+  double progress = 0;          // The share of the data, in [0, 1].
+  double window_loss = 0;       // The mean over this worker's samples.
   uint64_t window_samples = 0;
   uint64_t window_global_samples = 0;
-  double batch_auc = 0;  // of this worker's last batch; NaN: it has one class only
+  double batch_auc = 0;  // This worker's last batch's; NaN: the batch has one class only.
 };
 
 }  // namespace thermocline

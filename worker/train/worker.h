@@ -38,9 +38,9 @@ struct ServerCheckOptions {
 
 // Waits until each server serves the job with the tables that this worker expects (Configure with
 // check_only). A server that loads a checkpoint or replays its push log is waited for while it
-// advances. Errors name the server's address. kFailedPrecondition: it is configured differently,
-// and says in what. kUnavailable, kDeadlineExceeded: no progress within `patience`; marked as a
-// loss of the server (retry_policy.h).
+// advances. Errors name the server's address: kFailedPrecondition (it is configured differently,
+// and says in what); kUnavailable, kDeadlineExceeded (no progress within `patience`; marked as the
+// loss of a server, retry_policy.h).
 absl::Status AwaitServers(const Job& job, const ServerCheckOptions& options);
 
 struct WorkerOptions {
@@ -59,32 +59,33 @@ struct WorkerOptions {
   // Outlives the run.
   EvaluationDecisions* decisions = nullptr;
   TextIndexOptions data_index;
-  // For tests: less than what RowSourceOptions say.
+  // Tests set less than what RowSourceOptions say.
   std::optional<uint64_t> max_unwritten_bytes, write_back_piece_bytes;
   // This rank's end of the exchange between the workers of a job that has one (ExchangesBlocks);
   // waits until it is known where the others are. Null: the workers exchange nothing, and several
   // workers' dense parameters live on the servers.
   std::function<absl::StatusOr<std::unique_ptr<Exchange>>(const ExchangeOptions&, ExchangeHooks)>
       make_exchange;
-  // What it computes on.
+  // Makes the device that the worker computes on.
   std::function<absl::StatusOr<WorkerDevice>(const Job&)> make_device = [](const Job& job) {
     return MakeWorkerDevice(job, /*local_rank=*/0);
   };
 };
 
 struct WorkerResult {
-  int64_t steps = 0;         // of the whole job, as the samples
-  uint64_t samples = 0;      // this worker's; those before start_step as if no line had been bad
-  uint64_t new_samples = 0;  // from start_step on
-  uint64_t bad_lines = 0;    // of what was read
-  uint64_t padding_ids = 0;  // of what was trained on
+  int64_t steps = 0;  // The whole job's.
+  // This worker's in these steps; those before start_step as if no line had been bad.
+  uint64_t samples = 0;
+  uint64_t new_samples = 0;  // Samples from start_step on.
+  uint64_t bad_lines = 0;    // In all that was read.
+  uint64_t padding_ids = 0;  // In what was trained on.
   std::string first_bad_line;
   uint64_t repeated_headers = 0;  // In what was trained on; no bad lines.
-  double train_s = 0;             // first fetch to last acknowledgement
+  double train_s = 0;             // From the first fetch to the last acknowledgement.
   double eval_s = 0;
-  EvaluationResult evaluation;  // rank 0's, with the last step's model; else 0 samples
+  EvaluationResult evaluation;  // Rank 0's last one; other ranks': 0 samples.
   Step evaluated_step = kNoStep;
-  uint64_t held_out_bad_lines = 0;  // of bad_lines
+  uint64_t held_out_bad_lines = 0;  // The bad lines among held-out rows.
   WorkerStats stats;
 };
 
@@ -95,8 +96,8 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
                                        Transport* transport, Scheduler* scheduler,
                                        WorkerProgress* progress);
 
-// What --result_file gets: one JSON object with the fields of WorkerStats, as `thermocline stats`
-// has them, and beside them what only a run that has ended knows.
+// The text that --result_file gets: one JSON object with the fields of WorkerStats, as `thermocline
+// stats` has them, and beside them what only a run that has ended knows.
 std::string WorkerResultToJson(const WorkerResult& result);
 
 }  // namespace thermocline

@@ -34,10 +34,10 @@ struct CudaDevices {
       MakeCudaDevice;
 };
 
-// local_rank: of this worker among those of its host, which take its usable CUDA devices in
+// local_rank: this worker's rank among those of its host, which take the usable CUDA devices in
 // turn. Where the job's device is AUTO and there is a GPU that can't be used, it is the CPU with a
-// warning.
-// Errors: kFailedPrecondition (the job asks for what this machine, or this build, doesn't have).
+// warning. Errors: kFailedPrecondition (the job asks for what this machine, or this build, doesn't
+// have).
 absl::StatusOr<WorkerDevice> MakeWorkerDevice(const Job& job, uint32_t local_rank,
                                               const CudaDevices& cuda = {});
 
