@@ -48,7 +48,7 @@ class EvaluationBoard {
 
   struct Decision {
     bool is_best = false;
-    bool stops = false;  // Training ends with the step.
+    bool stops = false;      // Training ends with the step.
     std::string data_place;  // Where the data go on (EvaluationReport).
   };
   // Takes a report. A report of a step that was taken already (by the generation before, up to its

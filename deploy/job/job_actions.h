@@ -38,7 +38,7 @@ struct StartProcess {
   uint32_t local_rank = 0;  // Among the workers of its host.
   Step first_step;
   std::string data_place;            // Where its data go on, as the base has it.
-  std::vector<std::string> servers;       // [num_servers] addresses
+  std::vector<std::string> servers;  // [num_servers] addresses
 };
 // Gives a server its shard, with the rows of `base`; "": with no rows. Answer: Configured.
 struct Configure {
