@@ -97,12 +97,7 @@ check_pages
 # the same column.
 check_comments() {
   local found
-  # Their comments are still to be rewritten.
-  local left='deploy/bench/|deploy/cli/(bench_arms|stats)_command|deploy/nodes/process_keys'
-  left+='|deploy/plan/checkpoint_plan|deploy/report/stats_table|tests/simulation/'
-  left+='|worker/(dense|rows|train)/|worker/data/batch|worker/inspect/(header_guess|text_layout)'
-  found=$({ sources; find proto tests deploy -name '*.proto' -o -name '*.py' | sort; } |
-    grep -vE "^($left)" | xargs awk '
+  found=$({ sources; find proto tests deploy -name '*.proto' -o -name '*.py' | sort; } | xargs awk '
     FNR == 1 {
       column = 0  # Where the comment is that this line may continue; 0: there is none.
       mark = FILENAME ~ /\.py$/ ? "(#|\"\"\")" : "//+"

@@ -19,8 +19,8 @@ namespace thermocline {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
-// Of longer last words the middle is left out: a message begins with a place, such as a path, and
-// ends with the reason.
+// The middle of longer last words is left out, since a message begins with a place, such as a path,
+// and ends with the reason.
 constexpr size_t kMostLastWords = 300;
 
 // The last line of the log of a process that exited with an error.

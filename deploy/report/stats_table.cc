@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Rows = std::vector<std::vector<std::string>>;
 
-// Of a wait; shorter ones are the normal course of a step.
+// Shorter waits are the normal course of a step.
 constexpr double kWaitWorthSayingSeconds = 1;
 
 const RpcStats* FindRpc(const ServerStats& stats, const std::string& method) {
@@ -45,9 +45,9 @@ uint64_t Errors(const ServerStats& stats) {
 // Sums of one table, or of all dense tensors, over the servers.
 struct Sums {
   uint64_t tensors = 0, dim = 0, rows = 0, bytes = 0, pulled = 0, pushed = 0, created = 0;
-  // Of tables with a memory budget.
+  // For tables with a memory budget.
   uint64_t in_memory = 0, spilled_bytes = 0, read_back = 0, spilled = 0;
-  // Of tables with a min_count, or with eviction.
+  // For tables with a min_count, or with eviction.
   uint64_t candidates = 0, dropped = 0, forgotten = 0;
 
   void Add(const TableStats& table) {

@@ -59,8 +59,8 @@ class Shape:
     width: int = 64  # of both MLPs
     layers: int = 2
     device: str = ''  # "CPU", "CUDA"; '': the job's default
-    # Of the tables: "REMOTE", "CACHED", "DEVICE", or "DEVICE, REMOTE" and so on: the first of small tables, which are
-    # every second one. '': no cache, and all alike.
+    # The tables' placement: "REMOTE", "CACHED", "DEVICE"; or two of them, such as "DEVICE, REMOTE", the first of which is
+    # that of small tables (every second table). '': there is no cache, and all tables have one size.
     placement: str = ''
 
     def is_small(self, table):
@@ -74,7 +74,7 @@ class Shape:
         return parts[0] if len(parts) == 1 or self.is_small(table) else parts[1]
 
     def steps(self, most):
-        """Of a run: `most`, or fewer where a step is long, so that it takes seconds."""
+        """The steps of a run: `most`, or fewer where a step is long, so that a run takes seconds."""
         vectors = self.sparse + 1
         hidden = (self.layers - 1) * self.width * self.width
         bottom = self.dense * self.width + hidden + self.width * self.dim

@@ -67,7 +67,7 @@ struct ClusterCounters {
 
 struct ClusterResult {
   std::vector<std::string> failures;
-  Digest digest;  // As the controller was told at the end.
+  Digest digest;  // The digest that the controller got at the end.
   Step last_step = kNoStep;
   ClusterCounters counters;
   ClusterTraffic traffic;

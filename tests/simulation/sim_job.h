@@ -95,7 +95,7 @@ class SimJob {
   const GenerationStart& start() const { return start_; }
   // The evaluations of the last generation; null where the job has none.
   const SimEvaluations* evaluations() const { return evaluations_.get(); }
-  // The model's digest, as the servers told the launcher at the end.
+  // The model's digest, which the servers sent the launcher at the end.
   const Digest& digest() const { return digest_; }
   // REQUIRES: training is over.
   Step last_step() const { return workers_[0]->last_step(); }

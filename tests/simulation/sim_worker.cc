@@ -16,7 +16,7 @@
 namespace thermocline {
 namespace {
 
-// Says when an answer has come: the parts of a step wait for answers, and are not told of them.
+// Notes when an answer has come, since the parts of a step that wait for answers get no call.
 class WakingTransport : public Transport {
  public:
   WakingTransport(std::unique_ptr<Transport> real, std::function<void()> wake)
@@ -71,7 +71,7 @@ SimWorker::~SimWorker() {
   session_.Fail(absl::CancelledError("simulated: the worker died"));
 }
 
-// The trained steps are not told why their pushes fail.
+// The trained steps don't learn why their pushes fail, so the session's failure fails the worker.
 PsSessionOptions SimWorker::WithFailures(PsSessionOptions session) {
   session.on_failure = [this](const absl::Status& error) {
     if (training_ != nullptr) Fail(error);

@@ -169,7 +169,7 @@ class SimWorker : private SimTrainee {
   bool finished_ = false;
   uint64_t pushes_ = 0;
   uint64_t max_staleness_ = 0;
-  int pushes_outstanding_ = 0;  // Those of PushToServers.
+  int pushes_outstanding_ = 0;  // How many pushes of PushToServers are not acknowledged.
   int reads_outstanding_ = 0;
   bool is_woken_ = false, is_leaving_ = false;
 };

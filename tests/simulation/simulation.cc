@@ -60,7 +60,7 @@ void Simulation::CheckEnd() {
   Digest held;
   bool are_there = true;
   for (SimServer* server : job_.servers()) {
-    // One may have died after it told its digest, and before the launcher stopped it.
+    // A server may have died after it sent its digest, and before the launcher stopped it.
     are_there = are_there && server->core() != nullptr;
     if (server->core() != nullptr) CheckServer(server, pushes, &held);
   }

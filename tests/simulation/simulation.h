@@ -34,7 +34,7 @@ struct SimulationResult {
 
   Step last_step;            // The last step that was trained.
   Step best_step = kNoStep;  // The best one by the job's evaluations, if it has any.
-  Digest digest;             // The model's digest at the end, as the launcher was told.
+  Digest digest;             // The model's digest that the launcher got at the end.
   // It depends on the job alone: no row that was read depended on the order of arrivals.
   bool digest_is_certain = false;
 };

@@ -37,7 +37,7 @@ struct Likeness {
   void Add(size_t column, bool is_like) { (is_like ? like : unlike).push_back(column); }
 };
 
-// Of a column whose rows mostly have the form, at least.
+// The rows of a column mostly have a form if at least this share of them has it.
 constexpr double kMostly = 0.9;
 // Rows from which on the absence of a text says something.
 constexpr size_t kEnoughRows = 10;
@@ -135,7 +135,7 @@ class FirstRow {
 
  private:
   const Row& first_;
-  std::vector<std::vector<absl::string_view>> values_;  // Of the other rows, by column.
+  std::vector<std::vector<absl::string_view>> values_;  // [columns] The other rows' values.
 };
 
 // Whether the first of `rows` is no row like the others: where they have numbers or times, it has
@@ -172,17 +172,17 @@ absl::StatusOr<bool> HasHeader(const std::string& path, const std::vector<Row>& 
 
 // So many rows of a file show how it is written.
 constexpr int64_t kHeadRows = 1000;
-// Of the rows: those that have as many columns as most, at least.
+// At least this share of the rows has to have as many columns as most rows have.
 constexpr double kMinAlike = 0.9;
 constexpr char kSeparators[] = {'\t', ',', ';', '|', '\x01', ' '};
 constexpr char kListSeparators[] = {'|', ';', ',', '^', '~', ' '};
-// Of the values of a list column: those with more than one, at least.
+// In a list column at least this share of the texts has more than one value.
 constexpr double kMinLists = 0.1;
 
 struct Head {
   LineFormat format;
   std::vector<Row> rows;
-  size_t columns = 0;  // That most rows have.
+  size_t columns = 0;  // So many columns most rows have.
   double alike = 0;    // Share of the rows that have so many.
   bool is_misquoted = false;
 };

@@ -1,4 +1,4 @@
-// What a worker is told of the rows that it reads, and of those that it holds on its device.
+// The options of the rows that a worker reads, and of those that it holds on its device.
 #ifndef THERMOCLINE_WORKER_ROWS_ROW_SOURCE_OPTIONS_H_
 #define THERMOCLINE_WORKER_ROWS_ROW_SOURCE_OPTIONS_H_
 

@@ -4,7 +4,7 @@
 // when it is known what comes behind it (StepContext::behind), so at least one more stays here.
 //
 // A context is reused when its last holder releases it, on any thread; contexts, transfers and the
-// thread also outlast a reader, where another one follows it (Restart).
+// thread also outlast a reader, if another follows it (Restart).
 #ifndef THERMOCLINE_WORKER_ROWS_STEP_PIPELINE_H_
 #define THERMOCLINE_WORKER_ROWS_STEP_PIPELINE_H_
 

@@ -1,6 +1,6 @@
 // What is left to do for a step, in order, and what each part of it waits for. Row source, dense
-// parameters and planners add tasks and never wait themselves. Whoever drives a step decides how to
-// wait: a worker's thread blocks (RunAll), the simulation comes back later (IsOver).
+// parameters and planners add tasks and never wait themselves. The caller that drives a step
+// decides how to wait: a worker's thread blocks (RunAll), the simulation comes back later (IsOver).
 #ifndef THERMOCLINE_WORKER_ROWS_STEP_TASKS_H_
 #define THERMOCLINE_WORKER_ROWS_STEP_TASKS_H_
 

@@ -20,7 +20,7 @@ namespace {
 // 0.01 as such, not as the double that is nearest to the float.
 double ForPeople(float rate) { return std::strtod(absl::StrFormat("%.7g", rate).c_str(), nullptr); }
 
-// Of waits; shorter ones are the normal course of a step.
+// Shorter waits are the normal course of a step.
 constexpr int64_t kWaitWorthSayingMicros = 50'000;
 
 WorkerWait ToProto(const SessionWait& wait) {
@@ -141,7 +141,7 @@ void WorkerProgress::AddWindow(double seconds, nlohmann::json* line) {
   const Totals& end = window_begin_;
   const auto share = [](double part, double whole) { return whole > 0 ? part / whole : 0; };
   const auto steps = static_cast<double>(end.steps - begin.steps);
-  // Of the training thread: for data, and for rows.
+  // The share of the time that the training thread waits for data and for rows.
   (*line)["wait_share"] = share(end.wait_s - begin.wait_s, seconds);
   (*line)["bytes_pulled_per_step"] =
       share(static_cast<double>(end.session.bytes_pulled - begin.session.bytes_pulled), steps);
@@ -198,8 +198,8 @@ void WorkerProgress::OnReport(const TrainerReport& report) {
       line["batches"] = {
           {"hot", hot_->is_hot()}, {"rate", hot_->rate()}, {"changes", hot_->changes()}};
     }
-    // Of a window without a sample there is nothing to say: one worker's share of a short batch, or
-    // a run that goes on where training was over.
+    // A window without a sample has no figures: it is one worker's share of a short batch, or a run
+    // that goes on where training was over.
     if (report.window_samples > 0) {
       line["loss"] = report.window_loss;
       line["auc"] = report.batch_auc;

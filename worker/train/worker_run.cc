@@ -14,7 +14,7 @@
 namespace thermocline {
 namespace {
 
-// Of evaluation: one computed, one fetched, one being planned.
+// The contexts of an evaluation: one computed, one fetched, one being planned.
 constexpr int kEvaluationContexts = 4;
 // Step contexts beyond those fetched: one computed, one pipelined, one planned next, pushes not yet
 // acknowledged, and one being planned.
