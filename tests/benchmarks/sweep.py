@@ -59,8 +59,8 @@ class Shape:
     width: int = 64  # of both MLPs
     layers: int = 2
     device: str = ''  # "CPU", "CUDA"; '': the job's default
-    # The tables' placement: "REMOTE", "CACHED", "DEVICE"; or two of them, such as "DEVICE, REMOTE", the first of which is
-    # that of small tables (every second table). '': there is no cache, and all tables have one size.
+    # The tables' placement: "REMOTE", "CACHED", "DEVICE"; or two of them, such as "DEVICE, REMOTE", the first of which
+    # is that of small tables (every second table). '': there is no cache, and all tables have one size.
     placement: str = ''
 
     def is_small(self, table):
