@@ -75,10 +75,10 @@ train { batch_size: 100 learning_rate { base: 0.1 } }
             self.assertEqual(arms.cache_budget(self.job(by_row % optimizer), 0), 2 * 100 * floats * 4, optimizer)
 
     def test_that_is_what_a_cache_itself_needs(self):
-        # A plan lays the cache out where rows of a table stay; those need no room for a batch.
+        # A plan lays the cache out where rows of a table stay.
         more = 'table { name: "C1" settings { placement: DEVICE } }'
         job = self.changed(more, (['train.batch_size=2000', 'cache.budget=1GiB'], []))
-        needed = arms.batch_bytes(job, job['table'][1]) + 2 * 12 * 4  # and a row of each table
+        needed = arms.cache_budget(job, 2 * 12 * 4)  # a row of each table
         self.changed(more, (['train.batch_size=2000', f'cache.budget={needed}B'], []))
         with self.assertRaisesRegex(bench_runs.Usage, f'at least {needed} '):
             self.changed(more, (['train.batch_size=2000', f'cache.budget={needed - 1}B'], []))
