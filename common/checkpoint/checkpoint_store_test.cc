@@ -180,8 +180,8 @@ TEST_F(CheckpointStoreTest, CommitsAndRemovalsOpenOnlyNewFiles) {
   disk_.listed.clear();
   ASSERT_TRUE(store_.RemoveUnneeded(2, {}).ok());
   EXPECT_THAT(disk_.opened, IsEmpty());
-  EXPECT_THAT(disk_.listed, ElementsAre(kDirectory, Path("step-000000001"), Path("step-000000002"),
-                                        Path("step-000000003")));
+  EXPECT_THAT(disk_.listed, ElementsAre(Path("HISTORY"), kDirectory, Path("step-000000001"),
+                                        Path("step-000000002"), Path("step-000000003")));
   EXPECT_THAT(Names(), ElementsAre("step-000000002", "step-000000003"));
   EXPECT_THAT(disk_.opened, Not(IsEmpty())) << "who lists them looks at all";
   // One that its folder doesn't show any more is looked for: what is not whole replaces nothing.
