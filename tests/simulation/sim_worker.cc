@@ -20,7 +20,7 @@ namespace {
 class WakingTransport : public Transport {
  public:
   WakingTransport(std::unique_ptr<Transport> real, std::function<void()> wake)
-      : real_(std::move(real)), wake_(std::move(wake)) {}
+      : wake_(std::move(wake)), real_(std::move(real)) {}
 
   void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override {
@@ -41,8 +41,8 @@ class WakingTransport : public Transport {
     };
   }
 
-  const std::unique_ptr<Transport> real_;
   const std::function<void()> wake_;
+  const std::unique_ptr<Transport> real_;
 };
 
 }  // namespace
@@ -131,6 +131,7 @@ void SimWorker::Wake() {
   scheduler_.RunAfter(0, [this] {
     is_woken_ = false;
     training_->Work();
+    Leave();
   });
 }
 
@@ -403,10 +404,8 @@ void SimWorker::PushStep(const std::vector<ModelUpdate>& updates) {
   training_->Push(updates, learning_rate, WritesBackAt(step_));
 }
 
-void SimWorker::OnReleased() {
-  Leave();
-  Wake();
-}
+// The session may be at work, and must not be called.
+void SimWorker::OnReleased() { Wake(); }
 
 void SimWorker::PushToServers(const std::vector<ModelUpdate>& updates, float learning_rate) {
   const size_t num_waves = 1 + random_.Below(2);

@@ -146,8 +146,8 @@ SimulationResult RunSimulation(uint64_t seed, PlantedFault planted) {
   if (planted == PlantedFault::kArrivalOrder) {
     for (TableLayout& table : setup.tables) table.max_rows = 0;
   }
-  if (NeedsExchange(planted) && !setup.exchange.has_value())
-    return {};  // There is nothing to find.
+  const bool exchanges = setup.exchange.has_value() && setup.num_workers > 1;
+  if (NeedsExchange(planted) && !exchanges) return {};  // There is nothing to find.
   if (planted == PlantedFault::kOldBlocks) setup.exchange->streams = LateStreams();
   if (planted == PlantedFault::kReceiptsOverwrite) setup.exchange->streams = SlowReceipts();
   return Simulation(seed, setup, planted).Run();
