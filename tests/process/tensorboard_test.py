@@ -74,7 +74,9 @@ class TensorBoardTest(ProcessTest):
         self.assertGreater(len(scalars['train/loss']), 300)
         self.assertEqual(scalars['train/loss'], self.expected('progress', 'loss'))
         self.assertEqual(scalars['train/learning_rate'], self.expected('progress', 'learning_rate'))
-        self.assertEqual(scalars['eval/auc'], self.expected('eval', 'auc', behind=1))
+        # An evaluation behind the checkpoint that the job goes back to is made again, and comes out the same.
+        evaluations = [point for i, point in enumerate(scalars['eval/auc']) if point not in scalars['eval/auc'][:i]]
+        self.assertEqual(evaluations, self.expected('eval', 'auc', behind=1))
         self.assertEqual(scalars['checkpoint/bytes'], self.expected('checkpoint', 'bytes', behind=1))
         for tag in ('perf/samples_per_second', 'bytes/pulled_per_step', 'stage_us/wait for rows', 'eval/logloss'):
             self.assertIn(tag, scalars)
