@@ -11,6 +11,7 @@ namespace thermocline {
 std::string WorkerResultToJson(const WorkerResult& result) {
   // Where the stats tell how far training has come, the result has the last word.
   WorkerStats stats = result.stats;
+  stats.clear_phase();  // A worker that has ended is in none.
   stats.set_step(result.steps);
   stats.set_samples(result.samples);
   stats.set_samples_per_s(result.new_samples / std::max(result.train_s, 1e-9));
