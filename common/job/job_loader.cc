@@ -124,6 +124,18 @@ absl::Status CheckRoomForDense(const Job& resolved, const JobSource& source) {
           " take ", needed, " bytes of one server; give it more, or the job more servers"));
 }
 
+// Several workers share a cache in sync mode alone. Runs of earlier builds, which had copies of
+// rows in this case, can be read.
+absl::Status CheckCacheIsFresh(const Job& resolved, const JobSource& source) {
+  const uint32_t staleness = resolved.train().staleness_steps();
+  if (!resolved.has_cache() || staleness == 0 || resolved.cluster().workers() == 1) {
+    return absl::OkStatus();
+  }
+  return source.Error(
+      "train.staleness_steps",
+      absl::StrCat("is ", staleness, "; with `cache` and several workers it must be 0"));
+}
+
 absl::StatusOr<Job> ParseAsItIs(absl::string_view text, absl::string_view file,
                                 const std::vector<std::string>& overrides,
                                 const std::vector<std::string>& cleared, JobUse use) {
@@ -131,7 +143,10 @@ absl::StatusOr<Job> ParseAsItIs(absl::string_view text, absl::string_view file,
   Job job = source.job();
   ResolveJob(&job);
   RETURN_IF_ERROR(ValidateJob(job, source));
-  if (use == JobUse::kTrain) RETURN_IF_ERROR(CheckRoomForDense(job, source));
+  if (use == JobUse::kTrain) {
+    RETURN_IF_ERROR(CheckRoomForDense(job, source));
+    RETURN_IF_ERROR(CheckCacheIsFresh(job, source));
+  }
   RETURN_IF_ERROR(CheckDefaultIsTaken(job, source));
   return job;
 }

@@ -94,11 +94,6 @@ class DeviceRowsValidator {
                                                         "cluster.workers is ",
                                                         job_.cluster().workers()));
     }
-    if (job_.train().staleness_steps() > 0 && job_.cluster().workers() > 1) {
-      return source_.Error("train.staleness_steps",
-                           absl::StrCat("is ", job_.train().staleness_steps(),
-                                        "; with `cache` and several workers it must be 0"));
-    }
     return absl::OkStatus();
   }
 

@@ -125,6 +125,18 @@ absl::StatusOr<Stats> StatsFromJson(const Json& json) {
   return absl::DataLossError("its stats can't be read");
 }
 
+// An earlier build wrote a worker's stages and phases as objects by name, in other units.
+Json WithoutNamedLists(Json worker) {
+  const auto drop = [](const char* name, Json* from) {
+    if (from->contains(name) && (*from)[name].is_object()) from->erase(name);
+  };
+  drop("stages", &worker);
+  if (worker.contains("exchange") && worker["exchange"].is_object()) {
+    drop("phases", &worker["exchange"]);
+  }
+  return worker;
+}
+
 // The last stats of the processes of a run that has ended.
 Reports ReportsLeftIn(const std::string& run_dir) {
   Reports reports;
@@ -142,7 +154,8 @@ Reports ReportsLeftIn(const std::string& run_dir) {
   for (uint32_t rank = 0;; ++rank) {
     const Json json = ReadJsonFile(absl::StrCat(run_dir, "/worker-", rank, ".json"));
     if (!json.is_object()) return reports;
-    reports.workers.push_back({absl::StrCat("worker ", rank), StatsFromJson<WorkerStats>(json)});
+    reports.workers.push_back(
+        {absl::StrCat("worker ", rank), StatsFromJson<WorkerStats>(WithoutNamedLists(json))});
   }
 }
 

@@ -23,7 +23,7 @@ constexpr double kPackProgramBytes = 45 << 20;
 // Rows that thermocline-pack has at once (worker/fae/row_scan.cc): 32 batches of 256 that are read
 // ahead, and 16 that are taken.
 constexpr double kPackReadRows = (32 + 16) * 256;
-// Hot rows are loaded in pieces of so many bytes (worker/rows/hot_source.h).
+// Hot rows are loaded in pieces of so many bytes (worker/rows/row_source_options.h).
 constexpr uint64_t kHotPieceBytes = 32 << 20;
 // Beside the samples of a batch in a pack, and for each of its features (docs/formats.md, "Packs").
 constexpr double kPackedBatchBytes = 64, kPackedFeatureBytes = 16;

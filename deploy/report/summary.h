@@ -35,7 +35,7 @@ absl::StatusOr<nlohmann::ordered_json> ParseWorkerResult(const std::string& text
 // calibration, new_samples, samples_per_s, wall_s, servers, workers, model_digest, bad_lines,
 // first_bad_line, repeated_headers, bytes_pulled, bytes_pushed; by worker bytes_to_device,
 // bytes_from_device. What no worker reported is null. Where workers have a cache or exchange rows
-// also "cache" (mode: "own", "copies", "shared"; hit_rate, hits, loaded, bypassed) and "exchange"
+// also "cache" (mode: "own", "shared"; hit_rate, hits, loaded, bypassed) and "exchange"
 // (bytes_sent, bytes_sent_again, wait_for_rank_s, slowest_rank), summed over them.
 //   steps: the most of any worker; samples, bad_lines, repeated_headers: summed;
 //   auc .. calibration, eval_samples, first_bad_line: the first worker's that has them; auc and

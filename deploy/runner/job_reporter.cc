@@ -60,12 +60,24 @@ absl::Status JobReporter::OnOpen() {
   }
   const std::string text = JobToText(job);
   RETURN_IF_ERROR(directory_.Write("job.textproto", text));
-  if (has_event_file_) return absl::OkStatus();
-  ASSIGN_OR_RETURN(std::unique_ptr<EventFile> events,
-                   EventFile::Create(directory_.path(), absl::Now()));
-  RETURN_IF_ERROR(events->WriteJob(text, absl::Now()));
+  if (!std::exchange(has_event_file_, true)) {
+    if (const absl::Status made = BeginEventFile(text); !made.ok()) {
+      Tell(absl::StrCat("warning: TensorBoard gets nothing of this launch: ", made.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The line "resume" was written before the file was there.
+absl::Status JobReporter::BeginEventFile(const std::string& job) {
+  const absl::Time now = absl::Now();
+  ASSIGN_OR_RETURN(std::unique_ptr<EventFile> events, EventFile::Create(directory_.path(), now));
+  if (options_.is_resumed) {
+    const Json resume = {{"event", "resume"}, {"step", options_.start.first_step().value()}};
+    RETURN_IF_ERROR(events->Append(resume, now));
+  }
+  RETURN_IF_ERROR(events->WriteJob(job, now));
   metrics_->AlsoWriteTo(std::move(events));
-  has_event_file_ = true;
   return absl::OkStatus();
 }
 

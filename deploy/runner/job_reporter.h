@@ -101,6 +101,7 @@ class JobReporter {
   void Tell(const std::string& text);
   void Append(nlohmann::ordered_json event);
   void ShowProgress() const;
+  absl::Status BeginEventFile(const std::string& job);
   std::string ReadJob() const;
   void ReportDeviceWarnings(size_t num_ranks);
   void TellOfCallOff(const CheckpointEvent& event);

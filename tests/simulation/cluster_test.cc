@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(
                     PlantedInCluster{"OneWayLease", ClusterFault::kOneWayLease},
                     PlantedInCluster{"CommitsInThePast", ClusterFault::kCommitsInThePast},
                     PlantedInCluster{"TrustsOldFolders", ClusterFault::kTrustsOldFolders},
-                    PlantedInCluster{"OldGenerations", ClusterFault::kOldGenerations, 540},
+                    PlantedInCluster{"OldGenerations", ClusterFault::kOldGenerations, 1110},
                     PlantedInCluster{"OldBlocks", ClusterFault::kOldBlocks}),
     [](const auto& info) { return info.param.name; });
 

@@ -28,8 +28,9 @@ class BatchOrder {
     bool ends_training = true;  // No batch follows.
     bool ends_pass = true;      // The batch before the break is the last of its pass.
     uint32_t pass = 0;          // The pass of that batch, from 1.
-    // How many held-out rows, from the first on, have to be scored for the order; 0: none. And what
-    // in the job file asks for it.
+    // Whether held-out rows have to be scored for the order; how many, from the first on (0: all);
+    // and what in the job file asks for it.
+    bool is_scored = false;
     int64_t scored_rows = 0;
     const char* scored_for = "";
   };

@@ -1,5 +1,5 @@
-// The dense parameters of a job, as one worker's steps use them: beside the rows of the embedding
-// source (embedding_source.h), with which they share a step's pull and push.
+// The dense parameters of a job, as one worker's steps use them: beside the rows of its row
+// source (worker/rows/row_source.h), with which they share a step's pull and push.
 //
 // They have one of three homes. With one worker they live on its device: every step updates them
 // there, and a step that writes back brings them to the servers. Several workers in sync mode each

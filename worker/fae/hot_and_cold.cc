@@ -38,6 +38,7 @@ BatchOrder::Break HotAndCold::next_break() const {
   found.ends_pass = next.pass() > state_.pass();
   found.pass = found.ends_training ? job_.train().passes() : state_.pass() + 1;
   if (ScoresAfter(job_, pack_->counts(), state_)) {
+    found.is_scored = true;
     found.scored_rows = static_cast<int64_t>(job_.fae().schedule().scored_rows());
     found.scored_for = "`fae` with a schedule that is not `fixed`";
   }

@@ -58,7 +58,7 @@ TEST_F(HotAndColdTest, TheKindsTakeTurnsUpToTheEnd) {
     for (const int64_t step : StepsOf(order.get())) EXPECT_EQ(step, next++);
     const BatchOrder::Break end = order->next_break();
     EXPECT_EQ(end.pass, 1u);
-    EXPECT_EQ(end.scored_rows, 0) << "the schedule is fixed";
+    EXPECT_FALSE(end.is_scored) << "the schedule is fixed";
     if (end.ends_training) break;
     EXPECT_FALSE(end.ends_pass);
     ASSERT_EQ(order->GoTo(order->PlaceBehind(std::nullopt)), absl::OkStatus());
@@ -81,10 +81,20 @@ TEST_F(HotAndColdTest, BatchesOfOneKindAreNoChangeWhereAPassEnds) {
   EXPECT_EQ(order->next_break().pass, 2u);
 }
 
+TEST_F(HotAndColdTest, NoNumberOfScoredRowsMeansAll) {
+  Job job = job_;
+  job.mutable_fae()->mutable_schedule()->set_fixed(false);
+  job.mutable_fae()->mutable_schedule()->set_scored_rows(0);
+  const std::unique_ptr<HotAndCold> order = Open(job);
+  EXPECT_TRUE(order->next_break().is_scored);
+  EXPECT_EQ(order->next_break().scored_rows, 0);
+}
+
 TEST_F(HotAndColdTest, GoesOnInAnotherWorkerFromAPlace) {
   Job job = job_;  // A job file would have to hold rows out.
   job.mutable_fae()->mutable_schedule()->set_fixed(false);
   const std::unique_ptr<HotAndCold> first = Open(job);
+  EXPECT_TRUE(first->next_break().is_scored);
   EXPECT_EQ(first->next_break().scored_rows, 16384);
   const std::string place = first->PlaceBehind(0.5);
   const Step behind = FirstStepAt(place);

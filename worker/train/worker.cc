@@ -114,7 +114,7 @@ absl::StatusOr<bool> EvaluateAndDecide(WorkerRun* run, WorkerProgress* progress,
                                        const EvaluationPlace& place, WorkerResult* result) {
   const BatchOrder::Break at = run->order->next_break();
   const bool evaluates = run->job.has_evaluate() && (place.is_scheduled || !place.is_break);
-  const bool scores = place.is_break && at.scored_rows > 0;
+  const bool scores = place.is_break && at.is_scored;
   if (place.is_break && !scores) {
     RETURN_IF_ERROR(GoBehindBreak(run, progress, run->order->PlaceBehind(std::nullopt)));
   }
