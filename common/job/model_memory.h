@@ -48,7 +48,7 @@ struct StepTraffic {
 uint64_t TransferBytes(const Job& resolved, const StepTraffic& step, bool has_gradients);
 
 // Steps whose arenas are in use at once: those fetched ahead (without a cache `staleness_steps`,
-// see RowSource::fetch_ahead), one computed, one pipelined, one planned next, and pushes that
+// see EmbeddingSource::fetch_ahead), one computed, one pipelined, one planned next, and pushes that
 // are not acknowledged yet. In an evaluation: one computed, one fetched, one planned next.
 int StepsUnderWay(const Job& resolved);
 inline constexpr int kEvaluationStepsUnderWay = 3;

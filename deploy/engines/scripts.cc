@@ -56,8 +56,9 @@ fi
 // `await PID` waits for a process of this shell, whose exit code it leaves in `code`. Traps handle
 // the signals that come meanwhile. Bash may lose the exit code of a process that ends while `wait`
 // is interrupted by such a signal (it gives 255 then), so `wait` asks only for one that has ended.
-// A signal that comes in that moment ends it all the same, with a code above 128; asked again it has
-// the process's own, or 127 where it has told it before. `$never` is a pipe in which nothing comes.
+// A signal that comes in that moment ends it all the same, with a code above 128; asked again it
+// has the process's own, or 127 where it has told it before. `$never` is a pipe in which nothing
+// comes.
 constexpr char kAwait[] = R"sh(
 exec {never}<> <(:)
 await() {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "common/base/completion.h"
 #include "common/base/hash.h"
 #include "common/base/scheduler.h"
 #include "common/net/grpc_server.h"
@@ -22,7 +23,6 @@
 #include "server/rpc/parameter_server_service.h"
 #include "tests/testing/cutting_proxy.h"
 #include "tests/testing/test_seed.h"
-#include "tests/training/completion.h"
 #include "worker/session/grpc_transport.h"
 #include "worker/session/ps_session.h"
 

@@ -1,7 +1,7 @@
 // A status that one thread waits for and another delivers; can be used again after Reset().
 // Thread-safe.
-#ifndef THERMOCLINE_TESTS_TRAINING_COMPLETION_H_
-#define THERMOCLINE_TESTS_TRAINING_COMPLETION_H_
+#ifndef THERMOCLINE_COMMON_BASE_COMPLETION_H_
+#define THERMOCLINE_COMMON_BASE_COMPLETION_H_
 
 #include <utility>
 
@@ -41,4 +41,4 @@ class Completion {
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_TESTS_TRAINING_COMPLETION_H_
+#endif  // THERMOCLINE_COMMON_BASE_COMPLETION_H_
