@@ -125,15 +125,14 @@ absl::StatusOr<Stats> StatsFromJson(const Json& json) {
   return absl::DataLossError("its stats can't be read");
 }
 
-// An earlier build wrote a worker's stages and phases as objects by name, in other units.
-Json WithoutNamedLists(Json worker) {
-  const auto drop = [](const char* name, Json* from) {
-    if (from->contains(name) && (*from)[name].is_object()) from->erase(name);
-  };
-  drop("stages", &worker);
-  if (worker.contains("exchange") && worker["exchange"].is_object()) {
-    drop("phases", &worker["exchange"]);
-  }
+// A worker's file of an earlier build has no rank, counts steps under another name, and has stages
+// and phases as objects by name. What can't be shown as it was is left out.
+Json OfThisBuild(uint32_t rank, Json worker) {
+  if (!worker.contains("stages") || !worker["stages"].is_object()) return worker;
+  worker.erase("stages");
+  worker.erase("exchange");
+  worker["worker_rank"] = rank;
+  if (worker.contains("steps")) worker["step"] = worker["steps"];
   return worker;
 }
 
@@ -155,7 +154,7 @@ Reports ReportsLeftIn(const std::string& run_dir) {
     const Json json = ReadJsonFile(absl::StrCat(run_dir, "/worker-", rank, ".json"));
     if (!json.is_object()) return reports;
     reports.workers.push_back(
-        {absl::StrCat("worker ", rank), StatsFromJson<WorkerStats>(WithoutNamedLists(json))});
+        {absl::StrCat("worker ", rank), StatsFromJson<WorkerStats>(OfThisBuild(rank, json))});
   }
 }
 
