@@ -33,7 +33,8 @@ constexpr size_t kUpdatedRowsWave = 1;
 
 size_t BytesOf(size_t rows, int dim) { return sizeof(float) * rows * dim; }
 
-// Memory for what owners copy between host and device, as much as was ever in use together.
+// Memory for what owners copy between host and device, as much as was ever in use together. A step
+// whose push is not acknowledged yet may outlive the route, and keeps it.
 class OwnerTransfers {
  public:
   explicit OwnerTransfers(Device* device) : device_(device) {}
@@ -69,10 +70,11 @@ class OwnerTransfers {
 
 class OwnerRoute : public RowRoute {
  public:
-  explicit OwnerRoute(const RouteParts& parts) : parts_(parts), transfers_(parts.device) {}
+  explicit OwnerRoute(const RouteParts& parts)
+      : parts_(parts), transfers_(std::make_shared<OwnerTransfers>(parts.device)) {}
 
   void AddPulls(StepContext* context) override {
-    context->owner_transfers = transfers_.Take();
+    context->owner_transfers = transfers_->Take();
     parts_.slabs->AddPulls(context);
   }
   absl::Status Place(StepContext* context, StepTasks* tasks) override;
@@ -97,7 +99,7 @@ class OwnerRoute : public RowRoute {
   void UpdateHeld(StepContext* context);
 
   const RouteParts parts_;
-  OwnerTransfers transfers_;
+  const std::shared_ptr<OwnerTransfers> transfers_;
   std::vector<RowCopy> written_ahead_;  // of the step at hand; to be queued after the update
 };
 
@@ -204,7 +206,8 @@ absl::Status OwnerRoute::Push(StepContext* context, StepTasks*) {
   waves.emplace_back(parts_.options.num_servers);
   parts_.slabs->AddWrittenAhead(*context, &waves[kUpdatedRowsWave]);
   context->push.kept.emplace_back(
-      context->owner_transfers, [this](StepTransfers* transfers) { transfers_.Return(transfers); });
+      context->owner_transfers,
+      [idle = transfers_](StepTransfers* transfers) { idle->Return(transfers); });
   return absl::OkStatus();
 }
 
