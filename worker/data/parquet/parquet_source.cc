@@ -336,7 +336,7 @@ absl::StatusOr<ParquetFiles> OpenParquetFiles(const FoundFiles& found,
 
 ParquetSource::ParquetSource(std::shared_ptr<const ParquetFiles> files,
                              std::shared_ptr<const ParquetParser> parser, const TextRange& range)
-    : RowSource(files->paths, range, {}), parser_(std::move(parser)) {
+    : RowFileSource(files->paths, range, {}), parser_(std::move(parser)) {
   SetRows(std::make_unique<ParquetRows>(std::move(files), parser_, range.rows, cancelled()));
 }
 

@@ -39,7 +39,7 @@ absl::StatusOr<ParquetFiles> OpenParquetFiles(const FoundFiles& found,
                                               std::vector<std::string> paths,
                                               const ParquetParser& parser);
 
-class ParquetSource : public RowSource {
+class ParquetSource : public RowFileSource {
  public:
   ParquetSource(std::shared_ptr<const ParquetFiles> files,
                 std::shared_ptr<const ParquetParser> parser, const TextRange& range);

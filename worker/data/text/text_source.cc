@@ -23,13 +23,13 @@ std::vector<int32_t> ShuffledOrder(uint64_t seed, uint32_t pass, int64_t block, 
   return order;
 }
 
-RowSource::RowSource(std::vector<std::string> paths, const TextRange& range, OnScan on_scan)
+RowFileSource::RowFileSource(std::vector<std::string> paths, const TextRange& range, OnScan on_scan)
     : paths_(std::move(paths)), range_(range), on_scan_(std::move(on_scan)) {
   CHECK_GE(range_.begin, 0);
   CHECK(range_.end < 0 || range_.end >= range_.begin);
 }
 
-absl::Status RowSource::TooFewRows(int64_t found) const {
+absl::Status RowFileSource::TooFewRows(int64_t found) const {
   return absl::DataLossError(absl::StrCat(
       paths_[0],
       paths_.size() == 1 ? ": the file has "
@@ -37,11 +37,11 @@ absl::Status RowSource::TooFewRows(int64_t found) const {
       found, " rows now, but had at least ", range_.end, " when they were counted"));
 }
 
-int64_t RowSource::Wanted(int64_t rows) const {
+int64_t RowFileSource::Wanted(int64_t rows) const {
   return range_.end < 0 ? rows : std::min(rows, range_.end - next_row_);
 }
 
-absl::Status RowSource::Rewind(uint32_t pass) {
+absl::Status RowFileSource::Rewind(uint32_t pass) {
   pass_ = pass;
   next_row_ = taken_rows_ = range_.begin;
   blocks_ = 0;
@@ -53,7 +53,7 @@ absl::Status RowSource::Rewind(uint32_t pass) {
   return skipped == range_.begin ? absl::OkStatus() : TooFewRows(skipped);
 }
 
-absl::StatusOr<bool> RowSource::NextBlock() {
+absl::StatusOr<bool> RowFileSource::NextBlock() {
   const int64_t left = range_.end < 0 ? range_.shuffle_rows : range_.end - taken_rows_;
   block_.ClearText();
   ASSIGN_OR_RETURN(const int64_t rows, rows_->Append(std::min(range_.shuffle_rows, left), &block_));
@@ -63,7 +63,7 @@ absl::StatusOr<bool> RowSource::NextBlock() {
   return rows > 0;
 }
 
-absl::StatusOr<int64_t> RowSource::AppendShuffled(int64_t rows, RawBatch* raw) {
+absl::StatusOr<int64_t> RowFileSource::AppendShuffled(int64_t rows, RawBatch* raw) {
   const auto share_blocks = [this, raw] {
     raw->blocks.insert(raw->blocks.end(), block_.blocks.begin(), block_.blocks.end());
   };
@@ -80,7 +80,7 @@ absl::StatusOr<int64_t> RowSource::AppendShuffled(int64_t rows, RawBatch* raw) {
   return added;
 }
 
-absl::StatusOr<int64_t> RowSource::SkipShuffled(int64_t rows) {
+absl::StatusOr<int64_t> RowFileSource::SkipShuffled(int64_t rows) {
   int64_t skipped = 0;
   while (skipped < rows) {
     const auto of_block = static_cast<int64_t>(order_.size() - order_position_);
@@ -103,7 +103,7 @@ absl::StatusOr<int64_t> RowSource::SkipShuffled(int64_t rows) {
   return skipped;
 }
 
-absl::StatusOr<bool> RowSource::Read(int64_t batch_size, RawBatch* raw) {
+absl::StatusOr<bool> RowFileSource::Read(int64_t batch_size, RawBatch* raw) {
   raw->ClearText();
   const int64_t wanted = Wanted(batch_size);
   if (wanted == 0) return false;
@@ -118,7 +118,7 @@ absl::StatusOr<bool> RowSource::Read(int64_t batch_size, RawBatch* raw) {
   return read > 0;
 }
 
-absl::StatusOr<int64_t> RowSource::Skip(int64_t rows) {
+absl::StatusOr<int64_t> RowFileSource::Skip(int64_t rows) {
   const int64_t wanted = Wanted(rows);
   ASSIGN_OR_RETURN(const int64_t skipped,
                    range_.shuffle_rows > 0 ? SkipShuffled(wanted) : rows_->Skip(wanted, on_scan_));
@@ -149,7 +149,7 @@ RowFilter FilterOf(std::shared_ptr<const TextFiles> files, std::shared_ptr<const
 TextSource::TextSource(std::shared_ptr<const TextFiles> files,
                        std::shared_ptr<const TextParser> parser, const TextRange& range,
                        OnScan on_scan)
-    : RowSource(files->paths, range, std::move(on_scan)),
+    : RowFileSource(files->paths, range, std::move(on_scan)),
       files_(std::move(files)),
       parser_(std::move(parser)) {
   SetRows(std::make_unique<RowStream>(files_, FilterOf(files_, parser_, range.rows), cancelled()));

@@ -35,7 +35,7 @@ struct TextRange {
 std::vector<int32_t> ShuffledOrder(uint64_t seed, uint32_t pass, int64_t block, int64_t rows);
 
 // The base of sources of rows (TextSource, ParquetSource): the range, and the order within it.
-class RowSource : public BatchSource {
+class RowFileSource : public BatchSource {
  public:
   absl::Status Rewind(uint32_t pass) override;
   absl::StatusOr<bool> Read(int64_t batch_size, RawBatch* raw) override;
@@ -44,7 +44,7 @@ class RowSource : public BatchSource {
 
  protected:
   // `on_scan` is called while rows before the first are skipped.
-  RowSource(std::vector<std::string> paths, const TextRange& range, OnScan on_scan);
+  RowFileSource(std::vector<std::string> paths, const TextRange& range, OnScan on_scan);
 
   // REQUIRES: called once, before all else
   void SetRows(std::unique_ptr<RowReader> rows) { rows_ = std::move(rows); }
@@ -78,7 +78,7 @@ class RowSource : public BatchSource {
   size_t order_position_ = 0;
 };
 
-class TextSource : public RowSource {
+class TextSource : public RowFileSource {
  public:
   TextSource(std::shared_ptr<const TextFiles> files, std::shared_ptr<const TextParser> parser,
              const TextRange& range, OnScan on_scan);
