@@ -126,6 +126,40 @@ check_comments() {
 }
 check_comments
 
+# Two types of one name in one namespace break whatever is linked with both, and no tool says so: the linker keeps one
+# of their constructors. Those of unnamed namespaces and of tests, each in its own, are out of it.
+check_types() {
+  local found
+  found=$(sources | grep -v '_test\.cc$' | xargs awk '
+    FNR == 1 { depth = 0 }
+    /^(inline )?namespace.*\{$/ { spaces[++depth] = $0 }
+    /^\}  \/\/ namespace/ { --depth }
+    /^(class|struct|enum|enum class) .*\{$/ {
+      name = ""
+      for (i = 1; i <= depth; ++i) name = name spaces[i]
+      if (name ~ /namespace \{/ || $0 ~ /^[^:{]*::/) next
+      match($0, /^(enum )?(class|struct|enum) [^:{]*/)
+      type = substr($0, RSTART, RLENGTH)
+      sub(/ final *$/, "", type)
+      sub(/ +$/, "", type)
+      sub(/.* /, "", type)
+      if ((name, type) in places) print FILENAME ":" FNR ": " type " is in " places[name, type] ", too"
+      places[name, type] = FILENAME
+    }')
+  [[ -z $found ]] && return
+  echo "$found"
+  errors=$((errors + $(wc -l <<<"$found")))
+}
+check_types
+
+# A folder that .bazelrc or tests/run.sh names is there: flags for one that was renamed would be lost without a word.
+while read -r found; do
+  [[ -d $found ]] && continue
+  echo ".bazelrc or tests/run.sh: there is no $found"
+  errors=$((errors + 1))
+done < <(grep -hoE '[a-z]+/[({][a-z_|,]+[)}]' .bazelrc tests/run.sh | tr '({|,' '    ' | tr -d ')}' |
+  while read -r folder names; do printf "$folder%s\n" $names; done)
+
 # docs/protocol.md names the tests that prove its rules.
 tests_of_pages() {
   tr -s '\n ' ' ' <docs/protocol.md |

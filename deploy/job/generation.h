@@ -42,7 +42,7 @@ inline JobState StateOf(const std::string& job_id, const GenerationStart& start)
 }
 
 // How a generation ended, and whether another follows or the job ends.
-struct Outcome {
+struct GenerationOutcome {
   enum class What {
     kTrained,
     kStoppedByUser,
@@ -60,8 +60,8 @@ struct Outcome {
 };
 
 // The record of it in HISTORY.
-inline JobOutcome RecordOf(const Outcome& outcome) {
-  using What = Outcome::What;
+inline JobOutcome RecordOf(const GenerationOutcome& outcome) {
+  using What = GenerationOutcome::What;
   JobOutcome record;
   record.set_what(outcome.status.ok()                    ? JobOutcome::TRAINED
                   : outcome.what == What::kStoppedByUser ? JobOutcome::STOPPED

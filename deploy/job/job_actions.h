@@ -101,7 +101,7 @@ struct AnswerRequest {
 };
 // The last action. Where checkpoints are written, HISTORY gets the outcome first.
 struct Finish {
-  Outcome outcome;
+  GenerationOutcome outcome;
 };
 struct Tell {  // A line for users. The actions below are for users, too.
   std::string text;

@@ -100,7 +100,7 @@ class JobMachine {
  private:
   // Why a generation ends.
   struct Cause {
-    Outcome::What what = Outcome::What::kTrained;
+    GenerationOutcome::What what = GenerationOutcome::What::kTrained;
     absl::Status status;
     std::string reason;  // Set where going back may help.
   };
@@ -175,7 +175,7 @@ class JobMachine {
   void ConcludeIfStopped();
   Cause FindCause() const;
   absl::Status StatusOfEnd(const Cause& cause) const;
-  Outcome DetermineOutcome();
+  GenerationOutcome DetermineOutcome();
   GenerationStart NextStart() const;
 
   void Do(JobAction action) { actions_.push_back(std::move(action)); }

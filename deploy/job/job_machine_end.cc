@@ -182,7 +182,7 @@ void JobMachine::ConcludeIfStopped() {
     for (std::string& id : g.checkpoints->clients().Unanswered())
       requests_.push_back(std::move(id));
   }
-  Outcome outcome = DetermineOutcome();
+  GenerationOutcome outcome = DetermineOutcome();
   if (outcome.goes_back) {
     Open(outcome.next);
   } else {
@@ -194,7 +194,7 @@ void JobMachine::ConcludeIfStopped() {
 // The order of causes: the user's stop, failures that the job itself caused, what the machine knows
 // for certain, ends of processes that may follow from it, and a stall.
 JobMachine::Cause JobMachine::FindCause() const {
-  using What = Outcome::What;
+  using What = GenerationOutcome::What;
   const GenerationState& g = generation_;
   const absl::Status& checkpoints =
       g.checkpoints == nullptr ? absl::OkStatus() : g.checkpoints->error();
@@ -268,9 +268,9 @@ GenerationStart JobMachine::NextStart() const {
 }
 
 // Every decision to go back to a checkpoint is made here.
-Outcome JobMachine::DetermineOutcome() {
+GenerationOutcome JobMachine::DetermineOutcome() {
   const Cause cause = FindCause();
-  Outcome outcome;
+  GenerationOutcome outcome;
   outcome.what = cause.what;
   outcome.status = StatusOfEnd(cause);
   outcome.failure_reason = cause.reason;
@@ -281,7 +281,8 @@ Outcome JobMachine::DetermineOutcome() {
     Do(action::ReportLimit{"checkpoint.max_rollbacks", cause.reason, limit});
     return outcome;
   }
-  if (cause.what == Outcome::What::kStalled && !budgets_.stalls.Spend(*generation_.stalled_at)) {
+  if (cause.what == GenerationOutcome::What::kStalled &&
+      !budgets_.stalls.Spend(*generation_.stalled_at)) {
     Do(action::ReportLimit{"cluster.stall_timeout_s", cause.reason,
                            options_.job.cluster().stall_timeout_s()});
     outcome.status = absl::Status(

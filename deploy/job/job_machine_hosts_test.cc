@@ -41,7 +41,7 @@ class JobMachineHostsTest : public JobMachineTestBase {
     return host;
   }
 
-  Outcome Finished() {
+  GenerationOutcome Finished() {
     Take(event::AllStopped{});
     return Only<action::Finish>().outcome;
   }
@@ -249,8 +249,8 @@ TEST_F(JobMachineHostsTest, WhatTheJobCausedBeatsTheLossOfAHost) {
   now_ += absl::Seconds(1);
   End("worker 0", kBadData);
   Wait(JobMachine::kSettleOverHosts);
-  const Outcome outcome = Finished();
-  EXPECT_EQ(outcome.what, Outcome::What::kFailed);
+  const GenerationOutcome outcome = Finished();
+  EXPECT_EQ(outcome.what, GenerationOutcome::What::kFailed);
   EXPECT_THAT(std::string(outcome.status.message()), HasSubstr("worker 0 exited with code 1; log"));
 }
 
@@ -273,7 +273,7 @@ TEST_F(JobMachineHostsTest, WithoutARoleTheJobWaitsAndThenEnds) {
   EXPECT_EQ(machine().stage(), Stage::kWaitingForHosts);
   actions_.clear();
   Wait(absl::Seconds(1));
-  const Outcome outcome = Finished();
+  const GenerationOutcome outcome = Finished();
   EXPECT_EQ(outcome.status,
             absl::DeadlineExceededError(
                 "no host takes workers after 5m (cluster.host_wait_s); hosts that are there: h1; "
@@ -369,7 +369,7 @@ TEST_F(JobMachineHostsTest, AnAdditionalHostIsUsedFromTheNextGenerationOn) {
 TEST_F(JobMachineHostsTest, AStopEndsTheWaitForHosts) {
   Open();
   Take(event::UserStop{"stopped by signal 2 (Interrupt)"});
-  EXPECT_EQ(Finished().what, Outcome::What::kStoppedByUser);
+  EXPECT_EQ(Finished().what, GenerationOutcome::What::kStoppedByUser);
 }
 
 TEST_F(JobMachineHostsTest, LogsAreNamedWithTheirHosts) {
@@ -405,8 +405,8 @@ TEST_F(JobMachineHostsTest, AHostThatCanNotStartAProcessDoesNotEndTheJob) {
     Take(event::NotStarted{Id(worker), absl::UnavailableError("on host h2: no process")});
   }
   Wait(JobMachine::kSettleOverHosts);
-  const Outcome outcome = Finished();
-  EXPECT_EQ(outcome.what, Outcome::What::kLost);
+  const GenerationOutcome outcome = Finished();
+  EXPECT_EQ(outcome.what, GenerationOutcome::What::kLost);
   EXPECT_EQ(outcome.status,
             absl::AbortedError("worker 1 can't be started: on host h2: no process\n"
                                "worker 2 can't be started: on host h2: no process"));
@@ -503,7 +503,7 @@ TEST_F(LastCheckpointTest, IsNotWaitedForWithoutEnd) {
   EXPECT_GT(tries, 3);
   EXPECT_GE(now_ - begin, absl::Seconds(20));
   EXPECT_LT(now_ - begin, absl::Seconds(25));
-  EXPECT_EQ(Finished().what, Outcome::What::kStoppedByEngine);
+  EXPECT_EQ(Finished().what, GenerationOutcome::What::kStoppedByEngine);
 }
 
 }  // namespace

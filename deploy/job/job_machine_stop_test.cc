@@ -13,7 +13,7 @@ namespace thermocline {
 namespace {
 
 using Stage = JobMachine::Stage;
-using What = Outcome::What;
+using What = GenerationOutcome::What;
 
 // One server and one worker.
 class JobMachineStopTest : public JobMachineTestBase {
@@ -60,7 +60,7 @@ class JobMachineStopTest : public JobMachineTestBase {
     Wait(JobMachine::kSettle);
     StopAll();
   }
-  Outcome Finished() { return Only<action::Finish>().outcome; }
+  GenerationOutcome Finished() { return Only<action::Finish>().outcome; }
 };
 
 TEST_F(JobMachineStopTest, TheFirstStopLeavesACheckpointOfWhatIsTrained) {
@@ -80,7 +80,7 @@ TEST_F(JobMachineStopTest, TheFirstStopLeavesACheckpointOfWhatIsTrained) {
     Take(event::Committed{1, absl::OkStatus(), false});
     EXPECT_EQ(machine().stage(), Stage::kStopping);
     StopAll();
-    const Outcome outcome = Finished();
+    const GenerationOutcome outcome = Finished();
     EXPECT_EQ(outcome.status, absl::CancelledError("SIG"));
     EXPECT_EQ(outcome.what, by_engine ? What::kStoppedByEngine : What::kStoppedByUser);
   }

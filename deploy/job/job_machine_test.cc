@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Stage = JobMachine::Stage;
-using What = Outcome::What;
+using What = GenerationOutcome::What;
 
 // On one machine: two servers and two workers.
 class JobMachineTest : public JobMachineTestBase {
@@ -107,7 +107,7 @@ class JobMachineTest : public JobMachineTestBase {
     Settle();
     StopAll();
   }
-  Outcome Finished() { return Only<action::Finish>().outcome; }
+  GenerationOutcome Finished() { return Only<action::Finish>().outcome; }
 };
 
 TEST_F(JobMachineTest, NothingIsDoneInAGenerationThatIsNotOnTheMedium) {
@@ -125,7 +125,7 @@ TEST_F(JobMachineTest, AGenerationThatCanNotBeOpenedEndsTheJob) {
   Take(event::Opened{1, absl::UnavailableError("disk"), {}});
   EXPECT_EQ(machine().stage(), Stage::kStopping);
   StopAll();
-  const Outcome outcome = Finished();
+  const GenerationOutcome outcome = Finished();
   EXPECT_EQ(outcome.what, What::kFailed);
   EXPECT_EQ(outcome.status, absl::UnavailableError("disk"));
   EXPECT_FALSE(outcome.goes_back);
@@ -146,7 +146,7 @@ TEST_F(JobMachineTest, AJobThatGoesWell) {
   Take(event::ResultWritten{});
   EXPECT_EQ(Only<action::StopProcesses>().grace, absl::Seconds(5));
   Take(event::AllStopped{});
-  const Outcome outcome = Finished();
+  const GenerationOutcome outcome = Finished();
   EXPECT_EQ(outcome.what, What::kTrained);
   EXPECT_EQ(outcome.status, absl::OkStatus());
   EXPECT_EQ(machine().stage(), Stage::kEnded);
@@ -167,7 +167,7 @@ TEST_F(JobMachineTest, AProcessThatDoesNotComeUpIsNamed) {
     Wait(absl::Seconds(30));
     SettleAndStop();
   }
-  const Outcome outcome = Finished();
+  const GenerationOutcome outcome = Finished();
   EXPECT_EQ(outcome.what, What::kLost);
   EXPECT_EQ(outcome.status,
             absl::DeadlineExceededError("worker 0 did not come up within 30s "
@@ -220,7 +220,7 @@ TEST_F(JobMachineTest, AServerThatRefusesItsConfigurationEndsTheJob) {
   StartServers();
   Take(event::Configured{Id("server 1"), absl::DataLossError("damaged")});
   SettleAndStop();
-  const Outcome outcome = Finished();
+  const GenerationOutcome outcome = Finished();
   EXPECT_EQ(outcome.status, absl::DataLossError("damaged"));
   EXPECT_FALSE(outcome.goes_back);
 }
@@ -382,7 +382,7 @@ TEST_F(JobMachineTest, WhatTheJobCausedBeatsALoss) {
   now_ += absl::Milliseconds(100);
   End("worker 0", kBadData);
   SettleAndStop();
-  const Outcome outcome = Finished();
+  const GenerationOutcome outcome = Finished();
   EXPECT_EQ(outcome.what, What::kFailed);
   EXPECT_EQ(outcome.status, absl::AbortedError("worker 0 exited with code 1; log\n"
                                                "worker 1 exited with code 3; log"));
@@ -461,7 +461,7 @@ TEST_F(JobMachineTest, WhereAManifestIsInDoubtNoGenerationFollows) {
   Take(event::AllStopped{});
   actions_.clear();
   Take(event::Committed{1, absl::UnavailableError("disk"), /*may_exist=*/true});
-  const Outcome outcome = Finished();
+  const GenerationOutcome outcome = Finished();
   EXPECT_EQ(outcome.what, What::kUncertain);
   EXPECT_EQ(outcome.status, absl::UnavailableError("disk"));
 }
@@ -473,7 +473,7 @@ TEST_F(JobMachineTest, WhereAnotherControllerHasBegunTheJobEnds) {
   Take(event::Committed{1, absl::AbortedError("generation 2 has begun"), false});
   EXPECT_EQ(machine().stage(), Stage::kStopping);
   StopAll();
-  const Outcome outcome = Finished();
+  const GenerationOutcome outcome = Finished();
   EXPECT_EQ(outcome.what, What::kFailed);
   EXPECT_EQ(outcome.status, absl::AbortedError("generation 2 has begun"));
 }
@@ -483,7 +483,7 @@ TEST_F(JobMachineTest, WithoutCheckpointsALossEndsTheJob) {
   Train();
   End("worker 0", kKilled);
   SettleAndStop();
-  const Outcome outcome = Finished();
+  const GenerationOutcome outcome = Finished();
   EXPECT_EQ(outcome.what, What::kLost);
   EXPECT_EQ(outcome.status, absl::AbortedError("worker 0 was killed; log"));
 }
@@ -557,7 +557,7 @@ TEST_F(JobMachineTest, AStallTakesTheJobBackOnce) {
     Stall();
     SettleAndStop();
   }
-  const Outcome outcome = Finished();
+  const GenerationOutcome outcome = Finished();
   EXPECT_EQ(outcome.what, What::kStalled);
   EXPECT_EQ(outcome.status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(outcome.status.message()),
@@ -626,7 +626,7 @@ TEST_F(JobMachineTest, TheUsersStopEndsTheJobInEveryStage) {
     ASSERT_EQ(machine().stage(), stage);
     Take(event::UserStop{"stopped by signal 2 (Interrupt)"});
     SettleAndStop();
-    const Outcome outcome = Finished();
+    const GenerationOutcome outcome = Finished();
     EXPECT_EQ(outcome.what, What::kStoppedByUser);
     EXPECT_EQ(outcome.status, absl::CancelledError("stopped by signal 2 (Interrupt)"));
   }
@@ -636,7 +636,7 @@ TEST_F(JobMachineTest, AnEnginesStopIsNotTheUsers) {
   Train();
   Take(event::UserStop{"stopped by signal 15 (Terminated)", /*by_engine=*/true});
   StopAll();
-  const Outcome stopped = Finished();
+  const GenerationOutcome stopped = Finished();
   EXPECT_EQ(stopped.what, What::kStoppedByEngine);
   EXPECT_EQ(stopped.status, absl::CancelledError("stopped by signal 15 (Terminated)"));
   EXPECT_EQ(RecordOf(stopped).what(), JobOutcome::LOST);
@@ -652,7 +652,7 @@ TEST_F(JobMachineTest, TheUsersStopWinsOverAnEngines) {
       Take(event::UserStop{by_engine ? "SIGTERM" : "thermocline stop", by_engine});
     }
     StopAll();
-    const Outcome outcome = Finished();
+    const GenerationOutcome outcome = Finished();
     EXPECT_EQ(outcome.status, absl::CancelledError("thermocline stop"));
     EXPECT_EQ(RecordOf(outcome).what(), JobOutcome::STOPPED);
   }

@@ -33,7 +33,7 @@ void Add(std::vector<PlanPart>* parts, std::string name, double bytes) {
 }
 
 // As many as the budget holds, of those that are known.
-double MostHotRows(const JobTables& resolved, const std::vector<TablePlan>& tables,
+double MostHotRows(const JobTables& resolved, const std::vector<PlannedTable>& tables,
                    uint64_t budget_bytes) {
   double least_bytes = INFINITY, known = 0;
   for (size_t t = 0; t < tables.size(); ++t) {
@@ -59,8 +59,8 @@ double PackedSampleBytes(const Job& job, const nlohmann::ordered_json* figures) 
 }  // namespace
 
 HotRowsPlan PlanHotRows(const Job& job, const JobTables& resolved,
-                        const std::vector<TablePlan>& tables, const nlohmann::ordered_json* figures,
-                        double held_out_share) {
+                        const std::vector<PlannedTable>& tables,
+                        const nlohmann::ordered_json* figures, double held_out_share) {
   const uint64_t budget =
       ParseByteSize(job.has_fae() ? job.fae().budget() : job.cache().budget()).value_or(0);
   const double hot_rows = MostHotRows(resolved, tables, budget);
@@ -75,7 +75,7 @@ HotRowsPlan PlanHotRows(const Job& job, const JobTables& resolved,
   Add(&plan.worker, "keys of hot rows, and their index, at most", kHotKeyBytes * hot_rows);
 
   double counted = 0;
-  for (const TablePlan& table : tables) counted += static_cast<double>(table.rows.value_or(0));
+  for (const PlannedTable& table : tables) counted += static_cast<double>(table.rows.value_or(0));
   const double sample_bytes = PackedSampleBytes(job, figures);
   const double batch = job.train().batch_size();
   Add(&plan.pack, "lookups that are counted, at most", kCountedKeyBytes * counted);

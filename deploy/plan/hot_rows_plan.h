@@ -23,8 +23,8 @@ struct HotRowsPlan {
 // tables: as far as they are known; held_out_share: of the rows that `figures` (null: there are
 // none) are of. REQUIRES: CountsHotRows(job)
 HotRowsPlan PlanHotRows(const Job& job, const JobTables& resolved,
-                        const std::vector<TablePlan>& tables, const nlohmann::ordered_json* figures,
-                        double held_out_share);
+                        const std::vector<PlannedTable>& tables,
+                        const nlohmann::ordered_json* figures, double held_out_share);
 
 }  // namespace thermocline
 

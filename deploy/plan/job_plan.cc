@@ -155,7 +155,7 @@ class Planner {
     const std::vector<const Feature*> features = EmbeddedFeatures(job_);
     for (size_t t = 0; t < tables_.sparse.size(); ++t) {
       const TableLayout& layout = tables_.sparse[t];
-      TablePlan table;
+      PlannedTable table;
       table.name = layout.name;
       table.dim = layout.dim;
       double rows = 0;
@@ -185,7 +185,7 @@ class Planner {
     for (const DenseTable& tensor : tables_.dense) plan_.dense_parameters += tensor.num_floats();
   }
 
-  void Place(size_t t, TablePlan* table) {
+  void Place(size_t t, PlannedTable* table) {
     table->placement = HoldsRows(tables_, t) ? "cached" : "remote";
     if (!HoldsRows(tables_, t) || tables_.PlacementOf(t) != TableSettings::DEVICE) return;
     table->placement = "device";
@@ -196,7 +196,7 @@ class Planner {
 
   // The rows of placement DEVICE, and what the workers' caches have for them.
   absl::Status AddKept() {
-    const auto is_kept = [](const TablePlan& table) { return table.placement == "device"; };
+    const auto is_kept = [](const PlannedTable& table) { return table.placement == "device"; };
     if (std::none_of(plan_.tables.begin(), plan_.tables.end(), is_kept)) return absl::OkStatus();
     const CacheUse use = workers_ == 1 ? CacheUse::kOwned : CacheUse::kShared;
     const auto batch = static_cast<int64_t>((job_.train().batch_size() + workers_ - 1) / workers_);
@@ -204,7 +204,8 @@ class Planner {
                      LayOutCache(tables_, batch, use, SizeOf(job_.cache().budget())));
     for (const CacheGroupLayout& group : layout.groups) {
       if (!group.keeps_rows) continue;
-      KeptRows kept = {{}, 0, workers_ * static_cast<uint64_t>(group.capacity * group.row_bytes())};
+      PlannedSlab kept = {
+          {}, 0, workers_ * static_cast<uint64_t>(group.capacity * group.row_bytes())};
       for (const int32_t t : group.tables) {
         kept.tables.push_back(plan_.tables[t].name);
         kept.bytes += plan_.tables[t].device_bytes;
@@ -214,7 +215,7 @@ class Planner {
     return absl::OkStatus();
   }
 
-  void SetRows(const TableLayout& layout, uint64_t rows, TablePlan* table) const {
+  void SetRows(const TableLayout& layout, uint64_t rows, PlannedTable* table) const {
     table->rows = rows;
     table->memory_bytes = TableMemoryBytes(layout, rows / servers_) * servers_;
     const uint64_t stored_bytes = kRowKeyBytes + RowValueBytes(layout.row_floats());
@@ -278,7 +279,7 @@ class Planner {
 
   void AddServer() {
     uint64_t rows_bytes = 0, dense_bytes = 0, spilled_bytes = 0;
-    for (const TablePlan& table : plan_.tables) {
+    for (const PlannedTable& table : plan_.tables) {
       rows_bytes += table.memory_bytes / servers_;
       spilled_bytes += table.spilled_bytes / servers_;
     }
@@ -426,7 +427,7 @@ class Planner {
   void AddDisk() {
     CheckpointSizes sizes = {0, changed_bytes_per_step_, figures_ == nullptr ? 0 : Steps()};
     uint64_t spilled = 0;
-    for (const TablePlan& table : plan_.tables) {
+    for (const PlannedTable& table : plan_.tables) {
       sizes.all_bytes += table.checkpoint_bytes;
       spilled += table.spilled_bytes;
     }

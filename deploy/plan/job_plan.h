@@ -23,7 +23,7 @@ struct PlanInputs {
   double samples_per_s = 0;  // All workers together; 0: not known.
 };
 
-struct TablePlan {
+struct PlannedTable {
   std::string name;
   int dim = 0;
   std::optional<uint64_t> rows;  // Over all servers; none: nothing tells.
@@ -49,7 +49,7 @@ struct LinkBytes {
 };
 
 // The rows of tables with placement DEVICE that share a slab, over all workers.
-struct KeptRows {
+struct PlannedSlab {
   std::vector<std::string> tables;
   uint64_t bytes = 0;
   uint64_t room_bytes = 0;  // Their share of cache.budget.
@@ -59,7 +59,7 @@ struct KeptRows {
 uint64_t SumOf(const std::vector<PlanPart>& parts);
 
 struct JobPlan {
-  std::vector<TablePlan> tables;
+  std::vector<PlannedTable> tables;
   uint64_t dense_parameters = 0;  // Floats.
   bool is_complete = true;        // The rows of all tables are known.
 
@@ -84,7 +84,7 @@ struct JobPlan {
   uint64_t memory_bytes = 0;
   uint64_t device_bytes = 0;  // On one worker's device, if that has memory of its own; else 0.
   uint64_t disk_bytes = 0;
-  std::vector<KeptRows> kept;
+  std::vector<PlannedSlab> kept;
 };
 
 // What a row takes in a checkpoint's file, at most: with what RocksDB's format adds.

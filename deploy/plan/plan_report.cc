@@ -27,7 +27,7 @@ std::string RenderTables(const Job& job, const JobPlan& plan) {
   std::vector<std::vector<std::string>> rows = {
       {"table", "dim", "rows", "memory", "in a checkpoint", "rows known from"}, {}};
   if (job.has_cache()) rows[0].push_back("in the cache");
-  for (const TablePlan& table : plan.tables) {
+  for (const PlannedTable& table : plan.tables) {
     const bool is_known = table.rows.has_value();
     rows.push_back({table.name, absl::StrCat(table.dim), is_known ? FormatCount(*table.rows) : "?",
                     is_known ? FormatBytes(table.memory_bytes) : "?",
@@ -77,7 +77,7 @@ std::string RenderDevice(const Job& job, const JobPlan& plan, const Machine& mac
 // The rows that never leave the workers, beside the share of the caches that has to hold them.
 std::string RenderKept(const Job& job, const JobPlan& plan) {
   std::string text;
-  for (const KeptRows& kept : plan.kept) {
+  for (const PlannedSlab& kept : plan.kept) {
     const size_t others = kept.tables.size() - 1;
     const std::string what = absl::StrCat(
         "rows of table '", kept.tables[0], "'",
@@ -136,7 +136,7 @@ bool Fits(const Job& job, const JobPlan& plan, const Machine& machine) {
   return fits(plan.memory_bytes, machine.memory_bytes) &&
          fits(plan.disk_bytes, machine.free_disk_bytes) &&
          std::all_of(plan.kept.begin(), plan.kept.end(),
-                     [](const KeptRows& kept) { return kept.bytes <= kept.room_bytes; }) &&
+                     [](const PlannedSlab& kept) { return kept.bytes <= kept.room_bytes; }) &&
          (plan.device_bytes == 0 ||
           (!machine.gpus.empty() && fits(GpuBytes(job, plan, machine), machine.gpu_memory_bytes)));
 }
@@ -176,7 +176,7 @@ Json PlanToJson(const JobPlan& plan, const Machine& machine) {
   Json json;
   json["complete"] = plan.is_complete;
   Json& tables = json["tables"] = Json::array();
-  for (const TablePlan& table : plan.tables) {
+  for (const PlannedTable& table : plan.tables) {
     Json entry = {{"name", table.name}, {"dim", table.dim}};
     entry["rows"] = table.rows.has_value() ? Json(*table.rows) : Json();
     entry["rows_from"] = table.rows_from;
@@ -206,7 +206,7 @@ Json PlanToJson(const JobPlan& plan, const Machine& machine) {
   json["memory_bytes"] = plan.memory_bytes;
   json["disk_bytes"] = plan.disk_bytes;
   json["device_bytes"] = plan.device_bytes;
-  for (const KeptRows& kept : plan.kept) {
+  for (const PlannedSlab& kept : plan.kept) {
     json["kept"].push_back(
         {{"tables", kept.tables}, {"bytes", kept.bytes}, {"room_bytes", kept.room_bytes}});
   }

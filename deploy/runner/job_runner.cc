@@ -241,7 +241,7 @@ class JobRunner {
   uint64_t generation_ = 0;
   HostWatch hosts_;
   std::unique_ptr<ProcessCalls> calls_;
-  std::optional<Outcome> outcome_;
+  std::optional<GenerationOutcome> outcome_;
   TaskQueue background_{kMaxThreads};  // Uses all above.
 };
 

@@ -310,7 +310,7 @@ SimWorld VirtualCluster::WorldOf(size_t index) {
   world.on_result = [controller](const action::WriteResult& written) {
     if (written.digest.ok()) controller->digest = *written.digest;
   };
-  world.finish = [this, index](const Outcome& outcome) { OnFinish(index, outcome); };
+  world.finish = [this, index](const GenerationOutcome& outcome) { OnFinish(index, outcome); };
   world.on_orders = [this, index] { SendOrders(index); };
   return world;
 }
@@ -377,7 +377,7 @@ void VirtualCluster::OnCommitted(Controller* controller, const CheckpointEvent& 
   }
 }
 
-void VirtualCluster::OnFinish(size_t index, const Outcome& outcome) {
+void VirtualCluster::OnFinish(size_t index, const GenerationOutcome& outcome) {
   Controller* const controller = controllers_[index].get();
   if (absl::IsAborted(outcome.status)) ++result_.counters.overtaken;
   controller->table->End();

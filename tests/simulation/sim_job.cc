@@ -242,7 +242,7 @@ SimWorld SimJob::World() {
   world.on_result = [this](const action::WriteResult& written) {
     if (written.digest.ok()) digest_ = *written.digest;
   };
-  world.finish = [this](const Outcome& outcome) {
+  world.finish = [this](const GenerationOutcome& outcome) {
     Later(0, [this, outcome] { OnFinish(outcome); });
   };
   return world;
@@ -400,8 +400,8 @@ void SimJob::StopProcesses() {
   for (const auto& server : servers_) server->End();
 }
 
-void SimJob::OnFinish(const Outcome& outcome) {
-  if (outcome.what == Outcome::What::kTrained && outcome.status.ok()) {
+void SimJob::OnFinish(const GenerationOutcome& outcome) {
+  if (outcome.what == GenerationOutcome::What::kTrained && outcome.status.ok()) {
     finished_ = true;
     return;
   }

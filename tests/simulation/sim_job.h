@@ -129,7 +129,7 @@ class SimJob {
   void OnWorkerLost(SimWorker* worker, const absl::Status& why);
   void OnRollback(const action::ReportStart& start);
   void OnCommitted(const CheckpointEvent& event);
-  void OnFinish(const Outcome& outcome);
+  void OnFinish(const GenerationOutcome& outcome);
   void StopProcesses();
 
   void Tick();

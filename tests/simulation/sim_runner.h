@@ -56,7 +56,7 @@ struct SimWorld {
   // No process is left, unless the job is done.
   std::function<void(bool is_done)> stop;
   std::function<void(const action::WriteResult&)> on_result;  // Empty: it is of no interest.
-  std::function<void(const Outcome&)> finish;
+  std::function<void(const GenerationOutcome&)> finish;
   std::function<void()> on_orders;  // With nodes: orders to them may have changed.
 };
 

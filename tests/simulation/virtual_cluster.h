@@ -126,7 +126,7 @@ class VirtualCluster {
   void LookAtHistory(size_t index);
   void OnOpen(const GenerationStart& start, const absl::Status& status);
   void OnCommitted(Controller* controller, const CheckpointEvent& event);
-  void OnFinish(size_t index, const Outcome& outcome);
+  void OnFinish(size_t index, const GenerationOutcome& outcome);
   void SendOrders(size_t index);
   void SendOrder(size_t index, Host* host);
   Host* Find(const std::string& name);

@@ -117,7 +117,7 @@ class HotRuns : public testing::Test {
       loads += stretch[0].is_hot && !is_loaded ? 1 : 0;
       is_loaded = stretch[0].is_hot;
       for (const PlannedStep& step : stretch) {
-        const StepTraffic traffic = servers->TrafficOf(at);
+        const RowTraffic traffic = servers->TrafficOf(at);
         if (step.is_hot) {
           unwritten.merge(KeysOf(trace, step));
           ASSERT_EQ(traffic.gradients, 0) << "hot step " << at;

@@ -70,7 +70,7 @@ ServerRow MergingServers::RowAfter(Step step, const TableKey& key) {
   return Find(key, &servers_[server].rows_after.at(step));
 }
 
-StepTraffic MergingServers::TrafficOf(Step step) {
+RowTraffic MergingServers::TrafficOf(Step step) {
   absl::MutexLock lock(&mutex_);
   return traffic_[step];
 }
@@ -138,7 +138,7 @@ void MergingServers::Push(uint32_t rank, uint32_t index, const PushCall& call,
                          slice.kind,
                          slice.counts[i],
                          Floats(values.begin(), values.end())});
-        StepTraffic& traffic = traffic_[call.step];
+        RowTraffic& traffic = traffic_[call.step];
         (slice.kind == wire::PushKind::kAssign ? traffic.assigned : traffic.gradients) += 1;
       }
     }

@@ -22,7 +22,7 @@
 namespace thermocline {
 
 // What went over the wire for one step, in rows.
-struct StepTraffic {
+struct RowTraffic {
   int64_t gradients = 0;
   int64_t assigned = 0;
 };
@@ -44,7 +44,7 @@ class MergingServers {
 
   // A row as it was, or would have been at its first use, once the pushes of `step` were applied.
   ServerRow RowAfter(Step step, const TableKey& key);
-  StepTraffic TrafficOf(Step step);
+  RowTraffic TrafficOf(Step step);
   // How many rows the pulls of training steps have read so far.
   int64_t rows_pulled();
 
@@ -88,7 +88,7 @@ class MergingServers {
   Random random_ ABSL_GUARDED_BY(mutex_);
   std::vector<Server> servers_ ABSL_GUARDED_BY(mutex_);
   std::vector<bool> is_closed_ ABSL_GUARDED_BY(mutex_);  // [ranks]
-  std::map<Step, StepTraffic> traffic_ ABSL_GUARDED_BY(mutex_);
+  std::map<Step, RowTraffic> traffic_ ABSL_GUARDED_BY(mutex_);
   int64_t rows_pulled_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
