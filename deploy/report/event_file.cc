@@ -100,9 +100,8 @@ Event EventAt(absl::Time now, int64_t steps) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Create(const std::string& directory,
+                                                             absl::string_view host,
                                                              absl::Time now) {
-  char host[256] = "localhost";
-  gethostname(host, sizeof(host) - 1);
   const std::string path =
       absl::StrCat(directory, "/events.out.tfevents.", absl::ToUnixSeconds(now), ".",
                    absl::StrReplaceAll(host, {{"/", "_"}}), ".", getpid(), ".0");

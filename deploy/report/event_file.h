@@ -24,10 +24,10 @@ namespace thermocline {
 // thread-safe.
 class EventFile {
  public:
-  // Begins the file of a launch, DIRECTORY/events.out.tfevents.SECONDS.HOST.PID.0. Errors:
-  // kUnavailable.
+  // Begins the file of a launch on `host`, DIRECTORY/events.out.tfevents.SECONDS.HOST.PID.0.
+  // Errors: kUnavailable.
   static absl::StatusOr<std::unique_ptr<EventFile>> Create(const std::string& directory,
-                                                           absl::Time now);
+                                                           absl::string_view host, absl::Time now);
 
   // Shows `text`, the job as it is run, under the tag "job". Errors: kUnavailable, as of Append.
   absl::Status WriteJob(absl::string_view text, absl::Time now);

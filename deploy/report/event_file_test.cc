@@ -73,12 +73,12 @@ std::map<std::string, float> ScalarsOf(const Event& event) {
 
 TEST(EventFileTest, LinesBecomeScalarsAtTheStepsTrained) {
   const std::string folder = NewFolder("event_file_scalars");
-  auto file = EventFile::Create(folder, kNow);
+  auto file = EventFile::Create(folder, "host", kNow);
   ASSERT_TRUE(file.ok()) << file.status();
   ASSERT_TRUE((*file)->WriteJob("name: \"a\"\nseed: 1\n", kNow).ok());
   const char* const lines[] = {
-      R"({"event":"progress","step":20,"loss":0.5,"auc":null,"samples_per_s":1000,)"
-      R"("cache":{"hit_rate":0.75},"stages_mean_us":{"forward":12.5},"text":"no figure"})",
+      (R"({"event":"progress","step":20,"loss":0.5,"auc":null,"samples_per_s":1000,)"
+       R"("cache":{"hit_rate":0.75},"stages_mean_us":{"forward":12.5},"text":"no figure"})"),
       R"({"event":"eval","step":19,"auc":0.625,"logloss":0.25})",
       R"({"event":"decision","step":19,"is_best":true})",
       R"({"event":"checkpoint","step":19,"bytes":4096})",
@@ -105,7 +105,7 @@ TEST(EventFileTest, LinesBecomeScalarsAtTheStepsTrained) {
 // TensorBoard drops what it has of the session's step and later ones.
 TEST(EventFileTest, ARollbackVoidsTheStepsAfterIt) {
   const std::string folder = NewFolder("event_file_rollback");
-  auto file = EventFile::Create(folder, kNow);
+  auto file = EventFile::Create(folder, "host", kNow);
   ASSERT_TRUE(file.ok()) << file.status();
   ASSERT_TRUE((*file)->Append(Json::parse(R"({"event":"rollback","step":40})"), kNow).ok());
   const std::vector<Event> events = ReadEvents(folder);

@@ -121,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(
                     PlantedInCluster{"CommitsInThePast", ClusterFault::kCommitsInThePast},
                     PlantedInCluster{"TrustsOldFolders", ClusterFault::kTrustsOldFolders},
                     PlantedInCluster{"OldGenerations", ClusterFault::kOldGenerations, 1110},
-                    PlantedInCluster{"OldBlocks", ClusterFault::kOldBlocks}),
+                    PlantedInCluster{"OldBlocks", ClusterFault::kOldBlocks, 125}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace
