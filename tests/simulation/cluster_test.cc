@@ -1,19 +1,13 @@
-// A job over several hosts, with all that may happen to them. THERMOCLINE_TEST_SEED=n runs that
-// seed alone, THERMOCLINE_SIMULATION_SEEDS=n so many (default 60), both so many from that seed on.
+// A job over several hosts, with all that may happen to them.
 #include <cstdint>
-#include <cstdlib>
 #include <iostream>
 
 #include "gtest/gtest.h"
+#include "tests/simulation/seed_range.h"
 #include "tests/simulation/sim_cluster.h"
 
 namespace thermocline {
 namespace {
-
-uint64_t Number(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 void Print(const ClusterCounters& sum) {
   std::cout << sum.controllers << " controllers, " << sum.generations << " generations, "
@@ -45,16 +39,12 @@ void RunSeed(uint64_t seed, ClusterCounters* sum) {
 }
 
 TEST(ClusterTest, TheModelIsThatOfAnUndisturbedJob) {
-  const uint64_t first = Number("THERMOCLINE_TEST_SEED", 1);
-  const bool is_chosen = std::getenv("THERMOCLINE_TEST_SEED") != nullptr;
-  const uint64_t seeds = Number("THERMOCLINE_SIMULATION_SEEDS", is_chosen ? 1 : 60);
+  const SeedRange seeds(60);
   ClusterCounters sum;
-  for (uint64_t seed = first; seed < first + seeds; ++seed) {
-    RunSeed(seed, &sum);
-  }
-  std::cout << seeds << " seeds from " << first << ": ";
+  for (uint64_t seed = seeds.first; seed < seeds.end; ++seed) RunSeed(seed, &sum);
+  std::cout << "seeds " << seeds.first << " to " << seeds.end - 1 << ": ";
   Print(sum);
-  if (is_chosen) return;
+  if (!seeds.reaches_all) return;
   for (const uint64_t count : {sum.overtaken,
                                sum.interrupted,
                                sum.cuts,

@@ -1,22 +1,15 @@
-// THERMOCLINE_TEST_SEED=n runs seed n alone, THERMOCLINE_SIMULATION_SEEDS=n so many (default 240),
-// both so many from that seed on.
 #include "tests/simulation/simulation.h"
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <iostream>
 
 #include "gtest/gtest.h"
+#include "tests/simulation/seed_range.h"
 #include "tests/testing/test_seed.h"
 
 namespace thermocline {
 namespace {
-
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 void Add(const SimulationResult& result, SimulationResult* sum) {
   sum->events += result.events;
@@ -156,18 +149,16 @@ SimulationResult RunSeed(uint64_t seed, SimulationResult* sum) {
 }
 
 TEST(SimulationTest, NoPushIsLostOrDoubled) {
-  const uint64_t first = FromEnvironment("THERMOCLINE_TEST_SEED", 1);
-  const bool is_chosen = std::getenv("THERMOCLINE_TEST_SEED") != nullptr;
-  const uint64_t seeds = FromEnvironment("THERMOCLINE_SIMULATION_SEEDS", is_chosen ? 1 : 240);
+  const SeedRange seeds(240);
   SimulationResult sum;
-  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+  for (uint64_t seed = seeds.first; seed < seeds.end; ++seed) {
     const SimulationResult result = RunSeed(seed, &sum);
-    if (seeds > 1) continue;
+    if (seeds.end - seeds.first > 1) continue;
     std::cout << result.setup << "\ntrace " << std::hex << result.trace << std::dec << "\n";
   }
-  std::cout << seeds << " seeds from " << first << ": ";
+  std::cout << "seeds " << seeds.first << " to " << seeds.end - 1 << ": ";
   Print(sum);
-  if (!is_chosen) CheckReached(sum);
+  if (seeds.reaches_all) CheckReached(sum);
 }
 
 // Seeds beyond those above that failed once.
