@@ -196,6 +196,7 @@ one_thread_tests='*/CheckpointRecoveryTest.*:RowSourceTest.*:CacheRowsTest.Rando
 one_thread_tests+=':VerifyCheckpointTest.EveryFlipped*:TextIndexTest.EveryPlace*:*/ModelTest.RandomBatches*'
 one_thread_tests+=':EmbeddingTableTest.TakesTheMemoryThatIsPlanned:TableSpillTest.RowsThatStepsUseAgainStayInMemory'
 one_thread_tests+=':GemmTest.EveryElementIsOneChain:CacheDirectoryTest.DoesAsHashMapsDo'
+one_thread_tests+=':SharedCacheTest.RanksReadTheRowsOfOneMap'
 other_optimizers='Optimizers/*/sgd:Optimizers/*/adam:Optimizers/*/row_wise_adagrad'
 stage_start=$SECONDS
 for stage in "${stages[@]}"; do

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdint>
 #include <ctime>
+#include <list>
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
@@ -21,15 +22,18 @@ namespace absl {
 ABSL_NAMESPACE_BEGIN
 namespace {
 
+// A thread that waits until a condition holds.
+struct Waiter {
+  const Condition* condition;
+  pthread_cond_t holds = PTHREAD_COND_INITIALIZER;
+
+  ~Waiter() { pthread_cond_destroy(&holds); }
+};
 struct NativeMutex {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-  pthread_cond_t released = PTHREAD_COND_INITIALIZER;  // Threads wait on it for a condition.
-  int awaiting = 0;                                    // Guarded by mutex.
+  std::list<Waiter*> waiters;  // Guarded by mutex.
 
-  ~NativeMutex() {
-    pthread_cond_destroy(&released);
-    pthread_mutex_destroy(&mutex);
-  }
+  ~NativeMutex() { pthread_mutex_destroy(&mutex); }
 };
 struct NativeCondVar {
   pthread_cond_t signaled = PTHREAD_COND_INITIALIZER;
@@ -57,9 +61,11 @@ NativeMutex* NativeOf(const Mutex* mutex) { return NativeOf<NativeMutex>(mutex);
 NativeCondVar* NativeOf(const CondVar* condition) { return NativeOf<NativeCondVar>(condition); }
 
 // A thread that releases a mutex calls this, since conditions that other threads await may hold
-// now.
-void WakeAwaiting(NativeMutex* native) {
-  if (native->awaiting > 0) pthread_cond_broadcast(&native->released);
+// now. Those whose conditions do not hold sleep on.
+void WakeWaiters(NativeMutex* native) {
+  for (Waiter* waiter : native->waiters) {
+    if (waiter->condition->Eval()) pthread_cond_signal(&waiter->holds);
+  }
 }
 
 // Waits on `condition`, until `deadline` at the latest. Returns true if the deadline has passed.
@@ -78,15 +84,14 @@ bool WaitOn(pthread_cond_t* condition, NativeMutex* native, Time deadline) {
 
 // Returns whether the condition holds. REQUIRES: the mutex is held.
 bool AwaitUntil(NativeMutex* native, const Condition& condition, Time deadline) {
+  if (condition.Eval()) return true;
+  WakeWaiters(native);
+  Waiter self = {&condition};
+  const auto place = native->waiters.insert(native->waiters.end(), &self);
   bool late = false;
-  while (!condition.Eval()) {
-    if (late) return false;
-    WakeAwaiting(native);
-    ++native->awaiting;
-    late = WaitOn(&native->released, native, deadline);
-    --native->awaiting;
-  }
-  return true;
+  while (!late && !condition.Eval()) late = WaitOn(&self.holds, native, deadline);
+  native->waiters.erase(place);
+  return condition.Eval();
 }
 
 Time After(Duration timeout) {
@@ -100,7 +105,7 @@ void Mutex::Lock() { pthread_mutex_lock(&NativeOf(this)->mutex); }
 bool Mutex::TryLock() { return pthread_mutex_trylock(&NativeOf(this)->mutex) == 0; }
 void Mutex::Unlock() {
   NativeMutex* native = NativeOf(this);
-  WakeAwaiting(native);
+  WakeWaiters(native);
   pthread_mutex_unlock(&native->mutex);
 }
 void Mutex::ReaderLock() { Lock(); }
@@ -147,7 +152,7 @@ bool CondVar::WaitWithTimeout(Mutex* mutex, Duration timeout) {
   return WaitWithDeadline(mutex, After(timeout));
 }
 bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
-  WakeAwaiting(NativeOf(mutex));
+  WakeWaiters(NativeOf(mutex));
   return WaitOn(&NativeOf(this)->signaled, NativeOf(mutex), deadline);
 }
 void CondVar::Signal() { pthread_cond_signal(&NativeOf(this)->signaled); }
