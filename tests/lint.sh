@@ -126,8 +126,8 @@ check_comments() {
 }
 check_comments
 
-# Two types of one name in one namespace break whatever is linked with both, and no tool says so: the linker keeps one
-# of their constructors. Those of unnamed namespaces and of tests, each in its own, are out of it.
+# Two types of one name in one namespace break whatever is linked with both: the linker keeps one of their constructors,
+# without a word. Those of unnamed namespaces and of tests, each in its own, are out of it.
 check_types() {
   local found
   found=$(sources | grep -v '_test\.cc$' | xargs awk '

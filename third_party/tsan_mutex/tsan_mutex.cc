@@ -88,10 +88,13 @@ bool AwaitUntil(NativeMutex* native, const Condition& condition, Time deadline) 
   WakeWaiters(native);
   Waiter self = {&condition};
   const auto place = native->waiters.insert(native->waiters.end(), &self);
-  bool late = false;
-  while (!late && !condition.Eval()) late = WaitOn(&self.holds, native, deadline);
+  bool holds = false, late = false;
+  while (!holds && !late) {
+    late = WaitOn(&self.holds, native, deadline);
+    holds = condition.Eval();
+  }
   native->waiters.erase(place);
-  return condition.Eval();
+  return holds;
 }
 
 Time After(Duration timeout) {
