@@ -209,12 +209,20 @@ void GrpcExchange::Open(WorkerRank to, uint64_t attempt) {
   hello.set_num_workers(identity.num_workers);
   hello.set_attempt(attempt);
   hello.set_life(identity.life);
-  const auto stream = std::make_shared<Stream>(this, to, attempt, peers_[to.value()]->ToOpen());
+  // A stream's context refers to its channel, and if one of gRPC's threads drops the last reference
+  // to the last channel, it joins itself. So a stream counts until it is destroyed.
+  const auto destroy = [this](Stream* stream) {
+    delete stream;
+    absl::MutexLock lock(&mutex_);
+    --num_streams_;
+  };
+  std::shared_ptr<Stream> stream;
   {
     absl::MutexLock lock(&mutex_);
     if (is_closed_) return;
     ++num_streams_;
-    // The stream before is done: only then the exchange opens the next one.
+    stream.reset(new Stream(this, to, attempt, peers_[to.value()]->ToOpen()), destroy);
+    // The stream before is done, but its OnDone holds it: only OnClosed opens the next one.
     streams_[to.value()] = stream;
   }
   stream->Begin(hello, stream);
@@ -246,7 +254,6 @@ void GrpcExchange::OnStreamDone(const Stream& stream, const absl::Status& status
   std::shared_ptr<Stream> done;  // It is destroyed after the mutex is released.
   absl::MutexLock lock(&mutex_);
   if (streams_[to].get() == &stream) done = std::move(streams_[to]);
-  --num_streams_;
 }
 
 void GrpcExchange::Close() {

@@ -62,7 +62,7 @@ class GrpcExchange final : public ExchangeTransport {
   ExchangeEvents* events_ = nullptr;                // Constant after Start.
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);  // [num_workers]
-  int num_streams_ ABSL_GUARDED_BY(mutex_) = 0;  // Streams that aren't done yet.
+  int num_streams_ ABSL_GUARDED_BY(mutex_) = 0;  // Streams that are not destroyed yet.
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;  // Streams of server_ have ended, too.
 };

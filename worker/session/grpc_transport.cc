@@ -39,11 +39,19 @@ class CallsInFlight {
     absl::MutexLock lock(&mutex_);
     if (cancelled_) return false;
     calls_.insert(call);
+    ++num_calls_;
     return true;
   }
-  void Remove(Call* call) {
+  // A call's context refers to its channel, and if one of gRPC's threads drops the last reference to
+  // the last channel, it joins itself. So a call counts until it is destroyed.
+  void Destroy(Call* call) {
+    {
+      absl::MutexLock lock(&mutex_);
+      calls_.erase(call);
+    }
+    delete call;
     absl::MutexLock lock(&mutex_);
-    calls_.erase(call);
+    --num_calls_;
   }
   // Later calls are cancelled, too.
   void CancelAll() {
@@ -58,11 +66,12 @@ class CallsInFlight {
   void AwaitNone() { absl::MutexLock lock(&mutex_, absl::Condition(this, &CallsInFlight::None)); }
 
  private:
-  bool None() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return calls_.empty(); }
+  bool None() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return num_calls_ == 0; }
 
   mutable absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::flat_hash_set<Call*> calls_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_set<Call*> calls_ ABSL_GUARDED_BY(mutex_);  // Calls that may be cancelled.
+  int num_calls_ ABSL_GUARDED_BY(mutex_) = 0;                 // Calls that are not destroyed yet.
 };
 
 struct Server {
@@ -172,8 +181,7 @@ void GrpcTransport::Impl::Start(ServerIndex index, const char* method, const Vie
           started->reply.Clear();
           done(answer.ok() ? std::move(answer) : absl::StatusOr<Answer>(fail(answer.status())));
         }
-        calls.Remove(started);
-        delete started;
+        calls.Destroy(started);
       });
 }
 
