@@ -106,6 +106,13 @@ absl::Status CheckpointStore::Open(JobState state, uint64_t after) {
 }
 
 absl::Status CheckpointStore::Commit(const CheckpointManifest& manifest, bool* may_exist) {
+  const absl::Status committed = CommitChecked(manifest, may_exist);
+  // Servers remove the files of a checkpoint that is called off.
+  if (!committed.ok()) checked_->Forget(manifest);
+  return committed;
+}
+
+absl::Status CheckpointStore::CommitChecked(const CheckpointManifest& manifest, bool* may_exist) {
   RETURN_IF_ERROR(checked_->Check(disk_, directory_, manifest, [](const auto&) { return true; }));
   const CheckpointId id = IdOf(manifest);
   ASSIGN_OR_RETURN(const std::string path, PathOfManifest(id));

@@ -93,7 +93,7 @@ class CheckpointStore {
   // Makes a checkpoint valid. When this returns, the checkpoint survives any crash, and one of the
   // same step by an earlier generation is no longer valid. May be repeated for the same checkpoint.
   // A writer that has not called Open writes a manifest alone, as earlier programs did. Opens only
-  // files that this store has not found whole before.
+  // files that this store has not found whole before, or whose commit failed since.
   //
   // REQUIRES: CheckManifest(manifest) is OK.
   // Errors: kDataLoss (a file is missing or has another size: the servers write elsewhere?),
@@ -175,6 +175,7 @@ class CheckpointStore {
       CheckOfFiles check) const;
   absl::StatusOr<CheckpointManifest> LoadFile(const CheckpointFolder& says,
                                               const std::string& path) const;
+  absl::Status CommitChecked(const CheckpointManifest& manifest, bool* may_exist);
   absl::StatusOr<std::string> PathOfManifest(const CheckpointId& id) const;
   absl::Status CheckIsNewest(const std::string& path, const CheckpointId& id) const;
   absl::Status Retire(const std::vector<ListedCheckpoint>& list,

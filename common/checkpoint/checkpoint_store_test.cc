@@ -549,6 +549,18 @@ TEST_F(CheckpointStoreTest, ACrashDuringCommitLeavesItWholeOrAbsent) {
   EXPECT_GT(absent, 0);
 }
 
+TEST_F(CheckpointStoreTest, WhatFailedToBeCommittedIsLookedAtAgain) {
+  const CheckpointManifest manifest = Write(1, 5);
+  disk_.SetFreeBytes(0);
+  EXPECT_EQ(store_.Commit(manifest).code(), absl::StatusCode::kResourceExhausted);
+  disk_.SetFreeBytes(UINT64_MAX);
+  // Its server takes it for called off.
+  ASSERT_TRUE(
+      disk_.Remove(absl::StrCat(store_.directory(), "/", manifest.shards(0).files(0).path())).ok());
+  EXPECT_EQ(store_.Commit(manifest).code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
 TEST_F(CheckpointStoreTest, TheStateOfAnEarlierProgramIsRead) {
   EXPECT_FALSE(store_.ReadJobState()->has_value());
   JobState state;

@@ -64,6 +64,12 @@ void CheckedFiles::Forget(const std::string& path) {
   bytes_.erase(path);
 }
 
+void CheckedFiles::Forget(const CheckpointManifest& manifest) {
+  for (const CheckpointShard& shard : manifest.shards()) {
+    for (const CheckpointFile& file : shard.files()) Forget(file.path());
+  }
+}
+
 absl::Status CheckListedBytes(Disk* disk, const std::string& path, const CheckpointFile& listed,
                               const OnRead& on_read) {
   ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> file, OpenListedFile(disk, path, listed));

@@ -41,8 +41,9 @@ class CheckedFiles {
   // Errors: those of OpenListedFile for the first file that has any.
   absl::Status Check(Disk* disk, const std::string& directory, const CheckpointManifest& manifest,
                      absl::FunctionRef<bool(const std::string& path)> shown);
-  // Must be called when a file is removed.
+  // Must be called when a file is removed, or may be.
   void Forget(const std::string& path);
+  void Forget(const CheckpointManifest& manifest);  // All files that it lists.
 
  private:
   const int threads_;

@@ -129,7 +129,8 @@ void CheckpointCoordinator::CallServers(Phase phase, Step step,
   Call(phase, std::move(calls));
 }
 
-void CheckpointCoordinator::CallAllServers(Phase phase, Step step) {
+void CheckpointCoordinator::NameAtAllServers(Phase phase, Step step) {
+  progress_.ForgetCut(step);
   std::vector<size_t> all(options_.num_servers);
   std::iota(all.begin(), all.end(), 0);
   CallServers(phase, step, all);
@@ -157,7 +158,7 @@ void CheckpointCoordinator::OnAnswers(const CheckpointAnswers& answers) {
     case Phase::kNamingAtWorkers: {
       const absl::Status named = TakeNamed(answers);
       if (!named.ok()) return OnNotNamed(named, /*workers_know=*/false);
-      return CallAllServers(Phase::kNamingAtServers, step_);
+      return NameAtAllServers(Phase::kNamingAtServers, step_);
     }
     case Phase::kNamingAtServers: {
       const absl::Status named = TakeNamed(answers);
@@ -295,9 +296,12 @@ void CheckpointCoordinator::OnCommitted(const absl::Status& status, bool may_exi
   }
   if (absl::IsUnavailable(status) && may_exist) {
     // The manifest may exist, and a crash may still lose it: the checkpoint is neither committed
-    // nor called off.
+    // nor called off, now or later.
     error_ = status;
-  } else if (!status.ok()) {
+    phase_ = Phase::kIdle;
+    return Halt();
+  }
+  if (!status.ok()) {
     CallOff(step_, std::string(status.message()));
   } else {
     manifest_ = std::move(composed_);
@@ -499,7 +503,7 @@ void CheckpointCoordinator::NameLast(Step step) {
   next_try_ = rounds_ + kRoundsBetweenTries;
   settled_.erase(step);
   named_.insert(step);
-  CallAllServers(Phase::kNamingExactly, step);
+  NameAtAllServers(Phase::kNamingExactly, step);
 }
 
 void CheckpointCoordinator::WorkTowardsTheEnd(Step last) {

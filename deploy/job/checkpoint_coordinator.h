@@ -90,7 +90,7 @@ class CheckpointCoordinator {
   };
   void Call(Phase phase, std::vector<CheckpointCall> calls);
   void CallServers(Phase phase, Step step, const std::vector<size_t>& servers);
-  void CallAllServers(Phase phase, Step step);
+  void NameAtAllServers(Phase phase, Step step);
   absl::Status TakeNamed(const CheckpointAnswers& answers);
   void TakeStatus(const CheckpointAnswers& answers);
   void TakeAcknowledged(const CheckpointAnswers& answers);

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_store.h"
@@ -388,6 +391,58 @@ TEST_F(CheckpointCoordinatorTest, AFileThatIsNotThereCallsTheCutOff) {
   Poll();
   EXPECT_THAT(Names(), IsEmpty());
   EXPECT_THAT(coordinator().TakeEvents().at(0).reason, HasSubstr("server-1.sst' is missing"));
+}
+
+// Carries out the calls of a round, and returns the operation that is no call: a commit, a removal,
+// or none at the end of the round. Calls for which `is_lost` get no answer.
+CheckpointOperation CarryOutCalls(CheckpointCoordinator* coordinator, FakeCluster* cluster,
+                                  const std::function<bool(const CheckpointCall&)>& is_lost) {
+  CheckpointOperation operation = coordinator->TakeOperation();
+  while (const auto* calls = std::get_if<std::vector<CheckpointCall>>(&operation)) {
+    CheckpointAnswers answers;
+    for (const CheckpointCall& call : *calls) {
+      answers.push_back(is_lost(call) ? absl::UnavailableError("lost") : cluster->Call({call})[0]);
+    }
+    coordinator->OnAnswers(answers);
+    operation = coordinator->TakeOperation();
+  }
+  return operation;
+}
+
+TEST_F(CheckpointCoordinatorTest, ShardsOfAnAttemptThatWasCalledOffAreNotCommitted) {
+  options_.every_steps = 10;
+  options_.at_end = true;
+  cluster_.AdvanceTo(9);
+  cluster_.WriteAll(9);
+  coordinator().Finish(Step(9));
+  coordinator().BeginRound();
+  const auto is_name = [](const CheckpointCall& call) {
+    return call.action == CheckpointRequest::NAME_CUT;
+  };
+  ASSERT_TRUE(
+      std::holds_alternative<CommitCheckpoint>(CarryOutCalls(&coordinator(), &cluster_, is_name)));
+  coordinator().OnCommitted(absl::ResourceExhaustedError("disk full"), /*may_exist=*/false);
+  CarryOutCalls(&coordinator(), &cluster_, is_name);
+  for (const auto& server : cluster_.servers_) EXPECT_THAT(server.cuts, IsEmpty());
+  // The last step is named again, and no server hears of it, nor says what it has.
+  coordinator().BeginRound();
+  EXPECT_FALSE(std::holds_alternative<CommitCheckpoint>(
+      CarryOutCalls(&coordinator(), &cluster_, [](const auto&) { return true; })));
+}
+
+TEST_F(CheckpointCoordinatorTest, ACommitOfUnknownOutcomeIsNeitherRepeatedNorCalledOff) {
+  options_.every_steps = 10;
+  cluster_.AdvanceTo(9);
+  cluster_.WriteAll(9);
+  coordinator().BeginRound();
+  ASSERT_TRUE(std::holds_alternative<CommitCheckpoint>(
+      CarryOutCalls(&coordinator(), &cluster_, [](const auto&) { return false; })));
+  coordinator().OnCommitted(absl::UnavailableError("no answer"), /*may_exist=*/true);
+  Poll(3);
+  EXPECT_THAT(Names(), IsEmpty());
+  EXPECT_EQ(coordinator().error(), absl::UnavailableError("no answer"));
+  EXPECT_THAT(coordinator().TakeEvents(), IsEmpty());
+  for (const auto& server : cluster_.servers_) EXPECT_EQ(server.cuts.count(9), 1u);
 }
 
 // Whatever fails or dies in a commit: servers hear that a checkpoint is committed only if it

@@ -46,6 +46,10 @@ void CheckpointProgress::Named(size_t server, Step cut) {
   status.set_state(CutStatus::NAMED);
 }
 
+void CheckpointProgress::ForgetCut(Step cut) {
+  for (Server& server : servers_) server.cuts.erase(cut);
+}
+
 std::set<Step> CheckpointProgress::Cuts() const {
   std::set<Step> cuts;
   for (const Server& server : servers_) {

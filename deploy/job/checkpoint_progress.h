@@ -47,6 +47,8 @@ class CheckpointProgress {
   void Update(size_t server, const CheckpointReply& reply);
   // The server has accepted NAME_CUT for the step.
   void Named(size_t server, Step cut);
+  // The step is about to be named: what servers reported of an earlier attempt is void.
+  void ForgetCut(Step cut);
 
   std::set<Step> Cuts() const;  // All steps of which any server has a checkpoint.
   CheckpointState StateOf(Step cut) const;

@@ -87,7 +87,8 @@ void SimRunner::Deliver(const JobEvent& event) {
   if (const auto* ended = std::get_if<event::ProcessEnded>(&event)) {
     const bool is_judged = machine_.stage() < JobMachine::Stage::kWritingResult ||
                            machine_.stage() == JobMachine::Stage::kSettling;
-    if (ended->id.generation == generation() && is_judged &&
+    // A process counts as lost with its host, whatever is heard of it later.
+    if (ended->id.generation == generation() && is_judged && IsHostKnown(ended->id) &&
         ended->id.role == ProcessRole::kWorker && ended->end.how == "found bad data") {
       job_is_at_fault_ = true;
     }
@@ -264,6 +265,13 @@ void SimRunner::PlaceProcess(const action::StartProcess& start) {
   }
   const auto before = before_.find(key);
   if (is_first && before != before_.end() && before->second.host != start.host) ++counters_.moved;
+}
+
+// Whether the machine takes the host of the process for up.
+bool SimRunner::IsHostKnown(const ProcessId& id) {
+  const auto place = places_.find({id.role, id.index});
+  if (place == places_.end()) return true;  // There are no hosts.
+  return Find(place->second.host)->known == place->second.nonce;
 }
 
 bool SimRunner::CanStart(const action::StartProcess& start) {

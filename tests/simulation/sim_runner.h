@@ -161,6 +161,7 @@ class SimRunner {
   SimHost* Find(const std::string& host);
   void NoteHosts(const JobEvent& event);
   void PlaceProcess(const action::StartProcess& start);
+  bool IsHostKnown(const ProcessId& id);
   bool CanStart(const action::StartProcess& start);
   void StartServer(const action::StartProcess& start);
   void CallNext(const std::shared_ptr<Batch>& batch, size_t chain, size_t position);

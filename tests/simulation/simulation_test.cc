@@ -166,6 +166,10 @@ TEST(SimulationTest, RareSeeds) {
   SimulationResult sum;
   // A host is lost when the job is done and its processes have been stopped.
   RunSeed(3399, &sum);
+  // A commit fails, the servers remove their shards, and hear of no other attempt.
+  RunSeed(7649, &sum);
+  // A commit whose outcome is unknown fails when it is tried again.
+  RunSeed(14309, &sum);
 }
 
 struct Planted {

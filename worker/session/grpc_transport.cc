@@ -42,8 +42,8 @@ class CallsInFlight {
     ++num_calls_;
     return true;
   }
-  // A call's context refers to its channel, and if one of gRPC's threads drops the last reference to
-  // the last channel, it joins itself. So a call counts until it is destroyed.
+  // A call's context refers to its channel, and if one of gRPC's threads drops the last reference
+  // to the last channel, it joins itself. So a call counts until it is destroyed.
   void Destroy(Call* call) {
     {
       absl::MutexLock lock(&mutex_);
