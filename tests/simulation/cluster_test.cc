@@ -75,6 +75,8 @@ TEST(ClusterTest, RareSeeds) {
   // A controller that was paused in a commit goes back before it has reported it, and another has
   // begun a generation of the same number.
   RunSeed(659, &sum);
+  // A commit fails, the servers remove their shards, and hear of no other attempt.
+  RunSeed(5854, &sum);
 }
 
 TEST(ClusterTest, SameSeedSameTrace) {

@@ -117,7 +117,8 @@ void SimStreams::Carry(const StreamPtr& stream, bool forth, const Frame& frame) 
       Break(stream, random_.Between(1, kSilenceMicros));
     }
     if (stream->is_whole) return Deliver(to, frame);
-    if (is_cut || stream->late_us < 0) return;
+    if (is_cut) stream->late_us = -1;  // Nothing comes behind a frame that is lost.
+    if (stream->late_us < 0) return;
     ++counters_.late;
     scheduler_.RunAfter(stream->late_us, [this, to, frame] { Deliver(to, frame); });
   });
