@@ -340,6 +340,14 @@ absl::Status Exchange::status() const {
   return impl_->StatusNow();
 }
 
+void Exchange::Flush(absl::Duration patience) {
+  absl::MutexLock lock(&impl_->mutex);
+  const auto is_over = [this]() ABSL_SHARED_LOCKS_REQUIRED(impl_->mutex) {
+    return impl_->machine.MayLeave() || !impl_->StatusNow().ok();
+  };
+  impl_->mutex.AwaitWithTimeout(absl::Condition(&is_over), patience);
+}
+
 absl::Status Exchange::Leave(const std::function<void(Done done)>& ask_applied) {
   // Each call has an object of its own, since the answer may come after the call has returned.
   struct Answer {

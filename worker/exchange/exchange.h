@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/base/scheduler.h"
@@ -115,6 +116,11 @@ class Exchange {
   void Fail(const absl::Status& why);
   // OK while the exchange works; the failure, or kCancelled after Stop.
   absl::Status status() const;
+
+  // Waits until all blocks that were posted are acknowledged, for `patience` at the most; for a
+  // rank that ends with an error, and has trained the steps before it. Returns at once where the
+  // exchange has failed.
+  void Flush(absl::Duration patience);
 
   // Waits until no rank needs this one any more, then closes the transport. Either all blocks that
   // it has posted are acknowledged; or a server has applied every rank's push of the last step,

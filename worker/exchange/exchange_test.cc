@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "common/base/scheduler.h"
 #include "gtest/gtest.h"
 #include "worker/exchange/testing/exchange_steps.h"
@@ -341,6 +342,34 @@ TEST(ExchangeTest, LeavesWhenAllIsAppliedOrWhenItFails) {
               applied);
     answer.join();
   }
+}
+
+// A rank whose data can't be read ends with an error when it has trained the steps before.
+TEST(ExchangeTest, WhatIsFlushedReachesOthersBeforeAFailure) {
+  ThreadScheduler scheduler;
+  ExchangeOptions options;
+  options.phases = kDensePhases;
+  const auto exchanges = MakeLocalExchanges(2, options, &scheduler);
+  const BlockId id = {Step(0), Phase::kDenseGradients};
+  for (const auto& exchange : exchanges) ASSERT_TRUE(PostContent(id, exchange.get()).ok());
+  exchanges[0]->Flush(absl::Minutes(1));
+  exchanges[0]->Fail(absl::InvalidArgumentError("a bad line"));
+  ExchangeStats stats;
+  exchanges[0]->FillStats(&stats);
+  EXPECT_EQ(stats.bytes_owed(), 0u);
+  UseContent(id, exchanges[1].get());
+}
+
+TEST(ExchangeTest, AFlushWaitsNoLongerThanItIsTold) {
+  ManualScheduler scheduler;
+  ExchangeOptions options;
+  options.num_ranks = 2;
+  options.phases = kDensePhases;
+  Exchange exchange(options, {}, std::make_unique<SilentTransport>(), &scheduler);
+  ASSERT_TRUE(PostContent({Step(0), Phase::kDenseWeights}, &exchange).ok());
+  exchange.Flush(absl::Milliseconds(10));
+  exchange.Fail(absl::UnavailableError("gone"));
+  exchange.Flush(absl::InfiniteDuration());
 }
 
 }  // namespace

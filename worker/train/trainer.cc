@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/periodic_checkpoint.h"
 #include "common/job/job_data.h"
@@ -17,6 +18,9 @@
 namespace thermocline {
 
 namespace {
+
+// Other ranks acknowledge blocks within milliseconds, but one that has ended does so no more.
+constexpr absl::Duration kFlushPatience = absl::Seconds(2);
 
 // The pass that the step before `next` is of, counted from 1; null: there is no next step, and
 // it was of pass `last`.
@@ -41,7 +45,11 @@ Trainer::Trainer(const Job& job, const Parts& parts, OnReport on_report)
 
 absl::Status Trainer::Run() {
   absl::Status status = TrainSteps();
-  if (!status.ok()) parts_.session->Fail(status);
+  if (!status.ok()) {
+    // Where some rank's data can't be read, all ranks train the steps before.
+    if (!end_.ok() && parts_.exchange != nullptr) parts_.exchange->Flush(kFlushPatience);
+    parts_.session->Fail(status);
+  }
   status.Update(parts_.session->Drain());
   fetched_.clear();
   next_ = nullptr;
