@@ -298,10 +298,8 @@ void CheckpointCoordinator::OnCommitted(const absl::Status& status, bool may_exi
     // The manifest may exist, and a crash may still lose it: the checkpoint is neither committed
     // nor called off, now or later.
     error_ = status;
-    phase_ = Phase::kIdle;
-    return Halt();
-  }
-  if (!status.ok()) {
+    Halt();
+  } else if (!status.ok()) {
     CallOff(step_, std::string(status.message()));
   } else {
     manifest_ = std::move(composed_);

@@ -326,17 +326,24 @@ TEST(ExchangeTest, ARankThatOwesWaitsForNothingElse) {
                                 "and owes the gradients of step 1"));
 }
 
+// An exchange of two ranks that owes the other one a block, which nobody acknowledges.
+std::unique_ptr<Exchange> MakeExchangeThatOwes(Scheduler* scheduler) {
+  ExchangeOptions options;
+  options.num_ranks = 2;
+  options.phases = kDensePhases;
+  auto exchange = std::make_unique<Exchange>(options, ExchangeHooks{},
+                                             std::make_unique<SilentTransport>(), scheduler);
+  EXPECT_TRUE(PostContent({Step(0), Phase::kDenseWeights}, exchange.get()).ok());
+  return exchange;
+}
+
 // The acknowledgements of a rank that has left may be lost.
 TEST(ExchangeTest, LeavesWhenAllIsAppliedOrWhenItFails) {
   for (const absl::Status& applied : {absl::OkStatus(), absl::UnavailableError("no server")}) {
     ManualScheduler scheduler;
-    ExchangeOptions options;
-    options.num_ranks = 2;
-    options.phases = kDensePhases;
-    Exchange exchange(options, {}, std::make_unique<SilentTransport>(), &scheduler);
-    ASSERT_TRUE(PostContent({Step(0), Phase::kDenseWeights}, &exchange).ok());
+    const auto exchange = MakeExchangeThatOwes(&scheduler);
     std::thread answer;
-    EXPECT_EQ(exchange.Leave([&](const Exchange::Done& done) {
+    EXPECT_EQ(exchange->Leave([&](const Exchange::Done& done) {
       answer = std::thread([done, &applied] { done(applied); });
     }),
               applied);
@@ -362,14 +369,13 @@ TEST(ExchangeTest, WhatIsFlushedReachesOthersBeforeAFailure) {
 
 TEST(ExchangeTest, AFlushWaitsNoLongerThanItIsTold) {
   ManualScheduler scheduler;
-  ExchangeOptions options;
-  options.num_ranks = 2;
-  options.phases = kDensePhases;
-  Exchange exchange(options, {}, std::make_unique<SilentTransport>(), &scheduler);
-  ASSERT_TRUE(PostContent({Step(0), Phase::kDenseWeights}, &exchange).ok());
-  exchange.Flush(absl::Milliseconds(10));
-  exchange.Fail(absl::UnavailableError("gone"));
-  exchange.Flush(absl::InfiniteDuration());
+  const auto exchange = MakeExchangeThatOwes(&scheduler);
+  exchange->Flush(absl::Milliseconds(10));
+  ExchangeStats stats;
+  exchange->FillStats(&stats);
+  EXPECT_GT(stats.bytes_owed(), 0u);
+  exchange->Fail(absl::UnavailableError("gone"));
+  exchange->Flush(absl::InfiniteDuration());
 }
 
 }  // namespace
