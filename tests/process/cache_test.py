@@ -13,9 +13,7 @@ CACHED = ['--set=cache.budget=600KiB', '--set=cache.window_steps=6']
 class CacheTest(ProcessTest):
 
     def progress_lines(self, run_dir):
-        with open(os.path.join(run_dir, 'metrics.jsonl')) as file:
-            lines = [json.loads(line) for line in file]
-        return [line for line in lines if line['event'] == 'progress']
+        return self.events('progress', run_dir)
 
     def worker(self):
         with open(os.path.join(self.run_dir, 'worker-0.json')) as file:
@@ -83,9 +81,7 @@ class CacheTest(ProcessTest):
         self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
         # There is nothing left to train, and so no loss of it.
         self.resume()
-        with open(os.path.join(self.run_dir, 'metrics.jsonl')) as lines:
-            events = [json.loads(line) for line in lines]
-        last = [event for event in events if event['event'] == 'progress'][-1]
+        last = self.events('progress')[-1]
         self.assertEqual((last['step'], last['fraction']), (summary['steps'], 1))
         for figure in ('loss', 'auc', 'samples_per_s', 'cache'):
             self.assertNotIn(figure, last)

@@ -21,11 +21,7 @@ class ChaosTest(ProcessTest):
         self.random = random.Random(seed)
 
     def lines(self):
-        metrics = os.path.join(self.run_dir, 'metrics.jsonl')
-        if not os.path.exists(metrics):
-            return 0
-        with open(metrics) as file:
-            return sum('"progress"' in line for line in file)
+        return len(self.events('progress'))
 
     def begin(self, workers, *flags):
         """Starts the launcher, or goes on with what it left."""

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import unittest
 
-from harness import (DEADLINE_S, THERMOCLINE, WORKER, ProcessTest, children, manifest_of, set_signals,
+from harness import (THERMOCLINE, WORKER, ProcessTest, children, manifest_of, set_signals,
                      wait_for)
 
 FLAGS = ['--servers=2', '--set=train.passes=3', '--set=checkpoint.every_steps=20']
@@ -38,14 +38,6 @@ class CheckpointTest(ProcessTest):
                                                     '--workers=%d' % workers,
                                                     run_dir=self.run_dir + '-undisturbed')
         return self._undisturbed[workers]
-
-    def events(self, kind, run_dir=None):
-        path = os.path.join(run_dir or self.run_dir, 'metrics.jsonl')
-        if not os.path.exists(path):
-            return []
-        with open(path) as file:
-            lines = [line for line in file if line.endswith('\n')]
-        return [event for event in map(json.loads, lines) if event['event'] == kind]
 
     def checkpoints(self, run_dir=None):
         """The names of those that are whole, by step."""

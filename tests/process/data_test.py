@@ -138,11 +138,10 @@ class DataTest(ProcessTest):
         self.assertEqual(self.digest(DESCRIBED % path, 'described'), short)
         self.assertEqual(self.digest(AS_CSV % days, 'csv', *self.trouble_with_gz()), short)
         # The first worker could not read at all, which is a loss; the second only for a moment.
-        with open(self.run_dir + '-csv/metrics.jsonl') as metrics:
-            rollbacks = [line for line in metrics if '"rollback"' in line]
+        rollbacks = self.events('rollback', self.run_dir + '-csv')
         self.assertEqual(len(rollbacks), 1, rollbacks)
-        self.assertIn('worker 0 exited with code 4', rollbacks[0])
-        self.assertIn('day-0.gz: Input/output error', rollbacks[0])
+        self.assertIn('worker 0 exited with code 4', rollbacks[0]['reason'])
+        self.assertIn('day-0.gz: Input/output error', rollbacks[0]['reason'])
         # The run directory has the resolved form of both, which train the same model.
         with open(self.run_dir + '-short/job.textproto') as job:
             resolved = job.read()
@@ -178,9 +177,7 @@ class DataTest(ProcessTest):
         metrics = ('auc', 'gauc', 'logloss', 'normalized_entropy', 'calibration')
         result = json.loads(scored.stdout)
         self.assertEqual([result[name] for name in metrics], [summary[name] for name in metrics])
-        with open(os.path.join(self.run_dir, 'metrics.jsonl')) as file:
-            events = [json.loads(line) for line in file]
-        result = [event for event in events if event['event'] == 'eval'][-1]
+        result = self.events('eval')[-1]
         self.assertEqual([result[name] for name in metrics], [summary[name] for name in metrics])
         # All rows of other data, whichever of them would be held out.
         scored = self.thermocline('eval', '--checkpoint', self.run_dir, '--json', '--data', path,

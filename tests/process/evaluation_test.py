@@ -28,20 +28,13 @@ WAITING_FLAGS = ['--servers=2', '--workers=2', '--set=train.passes=1',
 
 class EvaluationTest(ProcessTest):
 
-    def events(self, kind, run_dir=None):
-        with open(os.path.join(run_dir or self.run_dir, 'metrics.jsonl')) as file:
-            return [event for event in map(json.loads, file) if event['event'] == kind]
-
     def wait_for_evaluations(self, launcher, count):
         def evaluated():
             ended = launcher.poll() is not None
-            if os.path.exists(metrics):
-                with open(metrics) as file:
-                    if file.read().count('"event":"decision"') >= count:
-                        return True
+            if len(self.events('decision')) >= count:
+                return True
             self.assertFalse(ended, 'the job ended')
             return False
-        metrics = os.path.join(self.run_dir, 'metrics.jsonl')
         wait_for(evaluated, 'evaluations')
 
     def assert_same(self, summary, undisturbed):
@@ -214,15 +207,10 @@ class EvaluationTest(ProcessTest):
 
     def stop_where_workers_wait(self, launcher):
         """Stops the launcher before it makes the checkpoint of a new best; returns its step."""
-        metrics = os.path.join(self.run_dir, 'metrics.jsonl')
-
         def is_undecided():
             self.assertIsNone(launcher.poll(), 'the job ended')
-            if not os.path.exists(metrics):
-                return False
-            with open(metrics) as file:
-                text = file.read()
-            return text.count('"event":"eval"') > text.count('"event":"decision"')
+            kinds = [event['event'] for event in self.events()]
+            return kinds.count('eval') > kinds.count('decision')
 
         def waits():
             wait_for(is_undecided, 'an evaluation')

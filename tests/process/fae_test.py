@@ -31,15 +31,6 @@ class FaeTest(ProcessTest):
         print('seed', seed, flush=True)
         self.random = random.Random(seed)
 
-    def events(self, kind, run_dir=None):
-        metrics = os.path.join(run_dir or self.run_dir, 'metrics.jsonl')
-        if not os.path.exists(metrics):
-            return []
-        with open(metrics) as file:
-            # The last line may not be whole.
-            events = [json.loads(line) for line in file if line.endswith('\n')]
-        return [event for event in events if event['event'] == kind]
-
     def changes(self, run_dir=None):
         """{step: schedule that followed}; a step that is trained again changes to the same."""
         changes = {}

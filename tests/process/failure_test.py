@@ -73,12 +73,7 @@ class FailureTest(ProcessTest):
         launcher = self.start_long('--servers=2', '--workers=2', '--set=cluster.stall_timeout_s=3')
         pids = list(children(launcher.pid))
         # Once rank 0 is through its third step, all have pushed the first.
-        metrics = os.path.join(self.run_dir, 'metrics.jsonl')
-
-        def steps():
-            with open(metrics) as file:
-                return len(file.readlines())
-        wait_for(lambda: steps() >= 3, 'three steps')
+        wait_for(lambda: len(self.events('progress')) >= 3, 'three steps')
         os.kill(self.pid_of(launcher, 'worker 1'), signal.SIGSTOP)
         err = self.fails(launcher)
         self.assertRegex(err, r'nothing has advanced for 3s \(cluster.stall_timeout_s\): '

@@ -198,6 +198,16 @@ class ProcessTest(unittest.TestCase):
         with open(os.path.join(self.run_dir, 'summary.json')) as summary:
             return json.load(summary)
 
+    def events(self, kind=None, run_dir=None):
+        """The lines of metrics.jsonl (of that kind) that are whole; none before there is a file."""
+        try:
+            with open(os.path.join(run_dir or self.run_dir, 'metrics.jsonl')) as metrics:
+                text = metrics.read()  # By lines, one could be found in two parts.
+        except FileNotFoundError:
+            return []
+        events = [json.loads(line) for line in text.split('\n')[:-1]]
+        return [event for event in events if kind in (None, event['event'])]
+
     def summary(self, launcher):
         with open(os.path.join(launcher.run_dir, 'summary.json')) as summary:
             return json.load(summary)

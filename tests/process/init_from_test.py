@@ -115,7 +115,7 @@ class InitFromTest(ProcessTest):
         run_dir = self.run_dir + '-worker'
         launcher = self.start_long(from_first, '--servers=2', job=job, run_dir=run_dir)
         os.kill(self.pid_of(launcher, 'worker 0'), 9)
-        wait_for(lambda: 'rollback' in open(run_dir + '/metrics.jsonl').read(), 'the rollback')
+        wait_for(lambda: self.events('rollback', run_dir), 'the rollback')
         launcher.kill()
         _, out, _ = self.finish(launcher)
         self.assertIn('going back to the beginning (generation 2)', out)

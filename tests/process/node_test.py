@@ -96,13 +96,9 @@ class NodeTest(ProcessTest):
         self.assertEqual(missing, set())
 
     def steps(self):
-        """The last step of metrics.jsonl."""
-        metrics = os.path.join(self.run_dir, 'metrics.jsonl')
-        if not os.path.exists(metrics):
-            return 0
-        with open(metrics) as file:
-            found = re.findall(r'"step": ?(\d+)', file.read())
-        return int(found[-1]) if found else 0
+        """The last step that was reported."""
+        found = self.events('progress')
+        return found[-1]['step'] if found else 0
 
     def wait_for_step(self, launcher, step):
         def is_there():
@@ -247,8 +243,7 @@ class NodeTest(ProcessTest):
                          r'another --name')
         out = self.stop(launcher, node)
         self.assertIn('refused: there is a host h1 already', out)
-        with open(os.path.join(self.run_dir, 'metrics.jsonl')) as metrics:
-            self.assertNotIn('rollback', metrics.read())
+        self.assertEqual(self.events('rollback'), [])
 
     def test_logs_are_followed_until_the_job_ends(self):
         launcher, address = self.controller(*ENDLESS)

@@ -1,6 +1,5 @@
 """Servers with a push log die and come back; the model has the bits of an undisturbed run."""
 
-import json
 import os
 import re
 import resource
@@ -26,13 +25,8 @@ class RecoveryTest(ProcessTest):
 
         Every other one gets SIGTERM: it still answers what it can, and cancels the rest.
         """
-        metrics = os.path.join(launcher.run_dir, 'metrics.jsonl')
-
         def steps():
-            if not os.path.exists(metrics):
-                return 0
-            with open(metrics) as file:
-                return sum('"progress"' in line for line in file)
+            return len(self.events('progress', launcher.run_dir))
         for kill in range(kills):
             index = kill % 2
             target = steps() + 30
@@ -172,18 +166,17 @@ class RecoveryTest(ProcessTest):
         self.assertEqual(code, 1)
         self.assertIn('server 0 was killed by signal 9 (Killed)', err)
         self.assertEqual(out.count('not started again: cluster.max_server_restarts is 1'), 1, out)
-        with open(os.path.join(self.run_dir, 'metrics.jsonl')) as file:
-            events = [json.loads(line) for line in file]
-        restart, = [event for event in events if event['event'] == 'server_restart']
+        restart, = self.events('server_restart')
         self.assertEqual((restart['process'], restart['reason']),
                          ('server 0', 'was killed by signal 9 (Killed)'))
         # The limit of rollbacks, which is 0 without a checkpoint policy, comes after it.
-        limit, rollbacks = [event for event in events if event['event'] == 'limit']
+        limit, rollbacks = self.events('limit')
         self.assertEqual((rollbacks['field'], rollbacks['limit']), ('checkpoint.max_rollbacks', 0))
         self.assertEqual((limit['field'], limit['limit'], limit['reason']),
                          ('cluster.max_server_restarts', 1,
                           'server 0 was killed by signal 9 (Killed)'))
-        self.assertEqual((events[-1]['event'], events[-1]['status']), ('end', 'ABORTED'))
+        end = self.events()[-1]
+        self.assertEqual((end['event'], end['status']), ('end', 'ABORTED'))
         self.assert_all_gone(pids)
 
 

@@ -4,7 +4,6 @@ A pipe stands for the file. Every time that it is opened another pipe takes its 
 reading of the file has one of its own, fed as the test wants.
 """
 
-import json
 import os
 import threading
 import time
@@ -93,9 +92,8 @@ class ScanTest(ProcessTest):
 
     def lines_of_phase(self, name):
         """For each line of the phase in metrics.jsonl, whether it says that the phase has ended."""
-        with open(os.path.join(self.run_dir, 'metrics.jsonl')) as metrics:
-            events = [json.loads(line) for line in metrics]
-        return [event.get('ended', False) for event in events if event.get('phase') == name]
+        return [event.get('ended', False) for event in self.events('phase')
+                if event['phase'] == name]
 
     def test_scans_that_take_longer_than_a_stall(self):
         path = self.run_dir + '.tsv'

@@ -30,14 +30,6 @@ class SharedCacheTest(ProcessTest):
         print('seed', seed, flush=True)
         self.random = random.Random(seed)
 
-    def events(self):
-        metrics = os.path.join(self.run_dir, 'metrics.jsonl')
-        if not os.path.exists(metrics):
-            return []
-        with open(metrics) as file:
-            # The last line may not be whole.
-            return [json.loads(line) for line in file if line.endswith('\n')]
-
     def disturb(self, number, flags, times):
         """Sends a signal to a worker at random points. Returns the ranks, and what followed."""
         without = [flag for flag in FLAGS if 'cache.' not in flag]
@@ -46,10 +38,10 @@ class SharedCacheTest(ProcessTest):
         ranks = []
         for _ in range(times):
             def progress():
-                return sum(event['event'] == 'progress' for event in self.events())
+                return len(self.events('progress'))
 
             def rollbacks():
-                return sum(event['event'] == 'rollback' for event in self.events())
+                return len(self.events('rollback'))
             target = progress() + self.random.randint(1, 40)
             wait_for(lambda: launcher.poll() is not None or progress() >= target, 'more steps')
             ranks.append(self.random.randrange(3))
@@ -63,7 +55,7 @@ class SharedCacheTest(ProcessTest):
         self.assertEqual(summary['auc'], undisturbed['auc'])
         self.assertEqual(summary['cache']['mode'], 'shared')
         self.assertGreater(summary['exchange']['bytes_sent'], 0)
-        return ranks, [event['reason'] for event in self.events() if event['event'] == 'rollback']
+        return ranks, [event['reason'] for event in self.events('rollback')]
 
     def test_a_worker_that_is_killed_is_named(self):
         ranks, reasons = self.disturb(signal.SIGKILL, [], times=2)
@@ -127,7 +119,7 @@ class SharedCacheTest(ProcessTest):
         return os.path.join(folder, 'train.tsv')
 
     def last_step(self):
-        return max([event['step'] for event in self.events() if event['event'] == 'progress'])
+        return max(event['step'] for event in self.events('progress'))
 
     def assert_fails(self, flags, says, trained):
         code, _, err = self.finish(self.start('--workers=2', *flags))
@@ -135,7 +127,7 @@ class SharedCacheTest(ProcessTest):
         for text in says:
             self.assertRegex(err, text)
         self.assertEqual(self.last_step(), trained, err)
-        self.assertNotIn('rollback', [event['event'] for event in self.events()])
+        self.assertEqual(self.events('rollback'), [])
 
     def test_a_rank_with_a_bad_line_ends_the_job_with_it(self):
         for name, cache in (('alone', []), ('cache', ['--set=cache.budget=600KiB'])):
@@ -200,15 +192,12 @@ class SharedCacheTest(ProcessTest):
             self.assertIn('worker 1 exited with code 1', err)
             self.assertIn('%s is not the file that the job began with: it has %d bytes, and had %d'
                           % (cut, os.path.getsize(cut), os.path.getsize(whole)), err)
-            self.assertEqual([event for event in self.events() if event['event'] == 'progress'], [])
+            self.assertEqual(self.events('progress'), [])
 
     def test_waits_by_rank_and_phase_are_on_record(self):
         names = ['dense gradients', 'dense weights', 'gradients', 'keys', 'plans', 'rows']
         launcher = self.start_long('--workers=2', '--set=cache.budget=600KiB')
-
-        def workers():
-            return [event for event in self.events() if event['event'] == 'workers']
-        event = wait_for(workers, 'an event of the workers')[-1]
+        event = wait_for(lambda: self.events('workers'), 'an event of the workers')[-1]
         self.assertEqual(len(event['wait_for_rank_s']), 2)
         self.assertEqual(sorted(event['wait_in_phase_s']), names)
         self.assertIn(event['slowest_rank'], (0, 1))

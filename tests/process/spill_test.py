@@ -58,14 +58,7 @@ class SpillTest(ProcessTest):
     def train_with_a_death(self, *flags):
         """Kills a server amid the job, which must succeed; returns its summary."""
         launcher = self.start(*flags)
-        metrics = os.path.join(launcher.run_dir, 'metrics.jsonl')
-
-        def has_trained():
-            if not os.path.exists(metrics):
-                return False
-            with open(metrics) as file:
-                return sum('"progress"' in line for line in file) >= 40
-        wait_for(has_trained, 'step 40')
+        wait_for(lambda: len(self.events('progress', launcher.run_dir)) >= 40, 'step 40')
         os.kill(self.pid_of(launcher, 'server 0'), signal.SIGKILL)
         code, out, err = self.finish(launcher)
         self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))

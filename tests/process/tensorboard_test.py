@@ -39,30 +39,24 @@ def as_float32(value):
 @unittest.skipUnless(has_tensorboard(), 'no TensorBoard: deploy/setup.sh --tests fetches it')
 class TensorBoardTest(ProcessTest):
 
-    def lines(self, event):
-        with open(os.path.join(self.run_dir, 'metrics.jsonl')) as file:
-            return [line for line in map(json.loads, file) if line['event'] == event]
-
     def expected(self, event, field, behind=0):
         """[[steps trained, value]] of the lines that no later rollback or resume made void."""
         kept = {}
-        with open(os.path.join(self.run_dir, 'metrics.jsonl')) as file:
-            for line in map(json.loads, file):
-                if line['event'] in ('rollback', 'resume'):
-                    kept = {step: value for step, value in kept.items() if step <= line['step']}
-                elif line['event'] == event:
-                    kept[line['step'] + behind] = as_float32(line[field])
+        for line in self.events():
+            if line['event'] in ('rollback', 'resume'):
+                kept = {step: value for step, value in kept.items() if step <= line['step']}
+            elif line['event'] == event:
+                kept[line['step'] + behind] = as_float32(line[field])
         return [[step, value] for step, value in sorted(kept.items())]
 
     def test_scalars_are_those_of_the_steps_that_count(self):
         launcher = self.start('--set=train.passes=8', '--set=checkpoint.every_steps=20',
                               '--set=evaluate.every_steps=40')
-        wait_for(lambda: os.path.exists(os.path.join(self.run_dir, 'metrics.jsonl')) and
-                 any(line['step'] > 50 for line in self.lines('progress')), 'step 50')
+        wait_for(lambda: any(line['step'] > 50 for line in self.events('progress')), 'step 50')
         os.kill(self.pid_of(launcher, 'worker 0'), signal.SIGKILL)
         code, out, err = self.finish(launcher)
         self.assertEqual(code, 0, out + err)
-        self.assertEqual(len(self.lines('rollback')), 1)
+        self.assertEqual(len(self.events('rollback')), 1)
         self.resume('--set=train.passes=10')
         files = [name for name in os.listdir(self.run_dir) if name.startswith('events.out.tfevents.')]
         self.assertEqual(len(files), 2, files)

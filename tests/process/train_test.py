@@ -52,12 +52,10 @@ class TrainTest(ProcessTest):
         for name in ('server-0.log', 'server-1.log', 'worker-0.log'):
             self.assertGreater(os.path.getsize(os.path.join(self.run_dir, name)), 0)
         self.assertEqual(modes_below(self.run_dir), {0o700, 0o600})
-        with open(os.path.join(self.run_dir, 'metrics.jsonl')) as file:
-            events = [json.loads(line) for line in file]
-        progress = [event for event in events if event['event'] == 'progress']
+        progress = self.events('progress')
         self.assertEqual([event['step'] for event in progress], list(range(1, 41)))
         self.assertEqual(progress[-1]['samples'], 10000)
-        self.assertEqual(len([event for event in events if event['event'] == 'eval']), 1)
+        self.assertEqual(len(self.events('eval')), 1)
         self.assertIn('AUC %.4f' % summary['auc'], out)
         self.assertIn(summary['model_digest'], out)
         for address in read_json(self.run_dir, 'servers.json')['servers']:
@@ -242,17 +240,13 @@ train { batch_size: 50 passes: 10 learning_rate { base: 0.1 } }
         self.assertEqual(summary['padding_ids'], 10 * 800)
         self.assertIn('8,000 ids were padding\n', out)
 
-    def steps_reported(self):
-        with open(os.path.join(self.run_dir, 'metrics.jsonl')) as file:
-            return file.read().count('\n')
-
     def test_stats_of_a_running_job(self):
         launcher = self.start_long('--servers=2', '--workers=2')
         # The workers' addresses join servers.json once they serve.
         wait_for(lambda: len(read_json(self.run_dir, 'servers.json')['workers']) == 2,
                  'the addresses of the workers')
         # The second step needs both workers' pushes of the first.
-        wait_for(lambda: self.steps_reported() >= 2, 'the second step')
+        wait_for(lambda: len(self.events('progress')) >= 2, 'the second step')
         stats = subprocess.run([THERMOCLINE, 'stats', '--json', '--run-dir', self.run_dir],
                                capture_output=True, text=True, timeout=DEADLINE_S)
         self.assertEqual(stats.returncode, 0, stats.stderr)

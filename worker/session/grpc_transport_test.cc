@@ -301,8 +301,8 @@ TEST(GrpcTransport, MessagesOverGrpcsOwnLimitAreOutOfRange) {
 }
 
 TEST(GrpcTransport, DeadlinesAndDestructionEndCalls) {
-  FakeServer server;
   absl::Notification release;
+  FakeServer server;  // Its end waits for the calls that it still holds.
   server.on_pull = [&](const PullRequest&, PullReply*) {
     release.WaitForNotification();
     return grpc::Status::OK;
@@ -329,8 +329,8 @@ TEST(GrpcTransport, ACallThatAServerCancelsIsUnavailable) {
 }
 
 TEST(GrpcTransport, CloseEndsCallsThatAServerHolds) {
-  FakeServer server;
   absl::Notification entered, release;
+  FakeServer server;  // Its end waits for the call that it still holds.
   server.on_pull = [&](const PullRequest&, PullReply*) {
     entered.Notify();
     release.WaitForNotification();
