@@ -12,9 +12,6 @@ CACHED = ['--set=cache.budget=600KiB', '--set=cache.window_steps=6']
 
 class CacheTest(ProcessTest):
 
-    def progress_lines(self, run_dir):
-        return self.events('progress', run_dir)
-
     def worker(self):
         with open(os.path.join(self.run_dir, 'worker-0.json')) as file:
             return json.load(file)
@@ -38,7 +35,7 @@ class CacheTest(ProcessTest):
         self.assertLessEqual(cache['rows_held'], cache['capacity_rows'])
         self.assertLessEqual(cache['rejected_no_room'], cache['bypassed'])
         self.assertEqual((cache['window_steps'], cache['prefetch_steps']), (6, 2))
-        lines = self.progress_lines(self.run_dir)
+        lines = self.events('progress')
         # Every step is a line here; the last push may still wait for the one before when its line is
         # written, and evaluation pulls too.
         for name in ('bytes_pulled', 'bytes_pushed'):

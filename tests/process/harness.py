@@ -215,12 +215,11 @@ class ProcessTest(unittest.TestCase):
     def start_long(self, *flags, **options):
         """Starts a job that would take hours and waits until it trains."""
         launcher = self.start('--set', 'train.passes=1000000', *flags, **options)
-        metrics = os.path.join(launcher.run_dir, 'metrics.jsonl')
 
         def trains():
             if launcher.poll() is not None:
                 raise AssertionError('the job ended: %s' % (self.finish(launcher),))
-            return os.path.exists(metrics) and os.path.getsize(metrics) > 0
+            return self.events(run_dir=launcher.run_dir)
         wait_for(trains, 'the first line of metrics')
         return launcher
 

@@ -96,9 +96,9 @@ class NodeTest(ProcessTest):
         self.assertEqual(missing, set())
 
     def steps(self):
-        """The last step that was reported."""
-        found = self.events('progress')
-        return found[-1]['step'] if found else 0
+        """The last step of metrics.jsonl."""
+        found = [event['step'] for event in self.events() if 'step' in event]
+        return found[-1] if found else 0
 
     def wait_for_step(self, launcher, step):
         def is_there():
@@ -243,7 +243,8 @@ class NodeTest(ProcessTest):
                          r'another --name')
         out = self.stop(launcher, node)
         self.assertIn('refused: there is a host h1 already', out)
-        self.assertEqual(self.events('rollback'), [])
+        # Nor was a rollback refused: without a checkpoint policy that would be an event of another kind.
+        self.assertNotIn('rollback', str(self.events()))
 
     def test_logs_are_followed_until_the_job_ends(self):
         launcher, address = self.controller(*ENDLESS)
