@@ -108,9 +108,10 @@ class PushAssembly {
 // would depend on their order. Keeps its memory for the next push.
 class DistinctKeys {
  public:
-  // chunks: all chunks of one push, each of them valid. A key of a table may have one gradient and
-  // one written-back row. Takes some nanoseconds a key. Errors: kInvalidArgument (names table and
-  // key), kOutOfRange (more keys of one table than can be numbered).
+  // chunks: all chunks of one push, each of them valid. A key of a table may have one gradient, one
+  // count without a gradient and one written-back row. Takes some nanoseconds a key. Errors:
+  // kInvalidArgument (names table and key), kOutOfRange (more keys of one table than can be
+  // numbered).
   absl::Status Check(const std::map<uint32_t, wire::PushChunk>& chunks);
 
  private:

@@ -181,6 +181,7 @@ TEST_F(DistinctKeysTest, OneKeyOfSeveralTablesAndKinds) {
   Add(&chunk(0), 3, {0, 1, std::numeric_limits<Key>::max()});
   Add(&chunk(0), 4, {0, 1});
   Add(&chunk(1), 3, {0, 1}, wire::PushKind::kAssign);
+  Add(&chunk(1), 3, {0, 1}, wire::PushKind::kCount);
   EXPECT_TRUE(distinct_.Check(chunks_).ok());
   EXPECT_TRUE(distinct_.Check(chunks_).ok());  // Nothing is left of the check before.
   EXPECT_TRUE(distinct_.Check({}).ok());
@@ -202,6 +203,12 @@ TEST_F(DistinctKeysTest, BetweenChunks) {
   Add(&chunk(0), 3, {5, 6}, wire::PushKind::kAssign);
   Add(&chunk(8), 3, {7, 6}, wire::PushKind::kAssign);
   ExpectTwice(6, 3);
+}
+
+TEST_F(DistinctKeysTest, AmongKeysWithoutAGradient) {
+  Add(&chunk(0), 3, {5}, wire::PushKind::kCount);
+  Add(&chunk(1), 3, {5}, wire::PushKind::kCount);
+  ExpectTwice(5, 3);
 }
 
 TEST_F(DistinctKeysTest, ManyKeysThenFew) {

@@ -137,18 +137,22 @@ absl::Status RequestValidation::CheckRange(const wire::PushChunk& chunk,
   const auto invalid = [&](const auto&... what) {
     return absl::InvalidArgumentError(absl::StrCat(Describe(*table, range.count), what...));
   };
-  if (range.kind != wire::PushKind::kGradient && range.kind != wire::PushKind::kAssign) {
+  if (static_cast<uint32_t>(range.kind) >= wire::kNumPushKinds) {
     return invalid("unknown kind ", static_cast<int>(range.kind));
   }
   const bool assign = range.kind == wire::PushKind::kAssign;
-  const size_t width = assign ? table->row_floats() : table->dim;
+  const bool count = range.kind == wire::PushKind::kCount;
+  const size_t width = count ? 0 : assign ? table->row_floats() : table->dim;
   if (!Within(range.begin, range.count, chunk.keys.size()) ||
       !Within(range.value_begin, range.value_floats, chunk.values.size())) {
     return invalid("the chunk has only ", chunk.keys.size(), " keys and ", chunk.values.size(),
                    " values");
   }
   if (range.value_floats != range.count * width) {
-    return invalid(range.value_floats, " values where ", assign ? "a row has " : "a gradient has ",
+    return invalid(range.value_floats, " values where ",
+                   count    ? "a key without a gradient has "
+                   : assign ? "a row has "
+                            : "a gradient has ",
                    width);
   }
   const absl::Span<const Key> keys = chunk.KeysOf(range);

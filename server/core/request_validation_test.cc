@@ -35,6 +35,7 @@ TEST_F(RequestValidationTest, AcceptsWhatIsRight) {
   wire::PushChunk chunk = MakeChunk(1, 2);
   AddRange(&chunk, 0, {1, 2}, {1, 2, 3, 4});
   AddRange(&chunk, 1, {9}, {0.5f, 0.25f}, wire::PushKind::kAssign);  // Weight and accumulator.
+  AddRange(&chunk, 1, {3, 4}, {}, wire::PushKind::kCount);
   EXPECT_TRUE(validation_.CheckPush(chunk).ok());
   EXPECT_TRUE(validation_.CheckPush(MakeChunk(0, 0)).ok());
 }
@@ -148,6 +149,13 @@ TEST_F(RequestValidationTest, PushesOfTheWrongSize) {
   chunk = MakeChunk(0, 0);
   AddRange(&chunk, 1, {1}, {1}, wire::PushKind::kAssign);
   ExpectError(validation_.CheckPush(chunk), kInvalid, "1 values where a row has 2");
+  chunk = MakeChunk(0, 0);
+  AddRange(&chunk, 0, {1}, {1, 2}, wire::PushKind::kCount);
+  ExpectError(validation_.CheckPush(chunk), kInvalid,
+              "table 'T0', 1 keys: 2 values where a key without a gradient has 0");
+  chunk = MakeChunk(0, 0);
+  AddRange(&chunk, 0, {1}, {1, 2}, static_cast<wire::PushKind>(wire::kNumPushKinds));
+  ExpectError(validation_.CheckPush(chunk), kInvalid, "unknown kind 3");
   chunk = MakeChunk(0, 0);
   AddRange(&chunk, 0, {1}, {1, 2});
   chunk.counts.clear();

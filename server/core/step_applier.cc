@@ -29,6 +29,9 @@ absl::Status StepApplier::Apply(absl::Span<const AssembledPush> pushes) {
   StageTimer::Scope scope(&apply_timer_);
   const Step step = pushes[0].step;
   Collect(pushes);
+  // First, so that a key that has a gradient in one push and none in another is admitted by all its
+  // lookups.
+  if (any_counted_) RETURN_IF_ERROR(CountLookups(step));
   RETURN_IF_ERROR(ApplyGradients(pushes[0].learning_rate, step));
   if (any_rows_) RETURN_IF_ERROR(AssignRows(step));
   threads_.ParallelFor(static_cast<int64_t>(tables_->size()),
@@ -38,8 +41,11 @@ absl::Status StepApplier::Apply(absl::Span<const AssembledPush> pushes) {
 
 // Sorts the ranges of all chunks by table, without copying their content.
 void StepApplier::Collect(absl::Span<const AssembledPush> pushes) {
-  for (TableWork& work : work_) work.shares.clear();
-  any_rows_ = false;
+  for (TableWork& work : work_) {
+    work.shares.clear();
+    work.counted.clear();
+  }
+  any_counted_ = any_rows_ = false;
   std::fill(oldest_kept_.begin(), oldest_kept_.end(), 0);
   for (size_t p = 0; p < pushes.size(); ++p) {
     for (const wire::PushChunk& chunk : pushes[p].chunks) {
@@ -52,12 +58,17 @@ void StepApplier::Collect(absl::Span<const AssembledPush> pushes) {
         CHECK_LT(position, tables_->size());
         const GradientBlock block = {chunk.KeysOf(range), chunk.CountsOf(range),
                                      chunk.ValuesOf(range)};
-        Share* share = ShareOf(position, p);
-        if (range.kind == wire::PushKind::kAssign) {
-          share->rows.push_back(block);
-          any_rows_ = true;
-        } else {
-          share->gradients.push_back(block);
+        switch (range.kind) {
+          case wire::PushKind::kCount:
+            work_[position].counted.push_back(block);
+            any_counted_ = true;
+            break;
+          case wire::PushKind::kAssign:
+            ShareOf(position, p)->rows.push_back(block);
+            any_rows_ = true;
+            break;
+          case wire::PushKind::kGradient:
+            ShareOf(position, p)->gradients.push_back(block);
         }
         tables_->at(position).keys_pushed.fetch_add(range.count, std::memory_order_relaxed);
       }
@@ -98,6 +109,18 @@ std::vector<StepApplier::Task> StepApplier::PlanGradients() {
     }
   }
   return tasks;
+}
+
+absl::Status StepApplier::CountLookups(Step step) {
+  // Counts add up to the same in any order.
+  std::vector<Task> tasks;
+  for (size_t i = 0; i < work_.size(); ++i) {
+    for (const GradientBlock& block : work_[i].counted) tasks.push_back({i, &block, {}});
+  }
+  return RunTasks(tasks.size(), [&](size_t t) {
+    const GradientBlock& block = *tasks[t].block;
+    return tables_->at(tasks[t].position).table.CountLookups(block.keys, block.counts, step);
+  });
 }
 
 absl::Status StepApplier::ApplyGradients(float learning_rate, Step step) {

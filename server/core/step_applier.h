@@ -1,7 +1,8 @@
-// Applies the pushes of one step to the tables. Gradients are merged key by key in rank order, with
-// one update a key; then written-back rows are assigned in rank order; then rows that were unused
-// for too long, or are beyond a table's limit, are forgotten. The result depends neither on the
-// number of threads nor on how the pushes were cut into chunks.
+// Applies the pushes of one step to the tables. Lookups without a gradient are counted; gradients
+// are merged key by key in rank order, with one update a key; then written-back rows are assigned
+// in rank order; then rows that were unused for too long, or are beyond a table's limit, are
+// forgotten. The result depends neither on the number of threads nor on how the pushes were cut
+// into chunks.
 //
 // Not thread-safe: one step at a time.
 #ifndef THERMOCLINE_SERVER_CORE_STEP_APPLIER_H_
@@ -44,7 +45,9 @@ class StepApplier {
     std::vector<GradientBlock> rows;  // Written back: [n, row_floats].
   };
   struct TableWork {
-    std::vector<Share> shares;          // In rank order; none is empty.
+    std::vector<GradientBlock>
+        counted;                // Keys that were looked up without a gradient, of all pushes.
+    std::vector<Share> shares;  // In rank order; none is empty.
     std::vector<GradientBlock> blocks;  // The gradients of all shares where they must be merged.
     std::vector<GradientMerge> merges;  // One for each piece; kept for their memory.
   };
@@ -58,6 +61,7 @@ class StepApplier {
   void Collect(absl::Span<const AssembledPush> pushes);
   Share* ShareOf(size_t position, size_t push);
   std::vector<Task> PlanGradients();
+  absl::Status CountLookups(Step step);
   absl::Status ApplyGradients(float learning_rate, Step step);
   absl::Status AssignRows(Step step);
   // Runs task(i) for i < num_tasks on the threads; the first error of any.
@@ -68,6 +72,7 @@ class StepApplier {
   const int64_t steps_before_;
   std::vector<TableWork> work_;        // [tables]
   std::vector<uint32_t> oldest_kept_;  // [tables] by the pushes' row limits, or 0
+  bool any_counted_ = false;
   bool any_rows_ = false;
   StageTimer apply_timer_;
   StageTimer merge_timer_;

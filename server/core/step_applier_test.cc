@@ -76,6 +76,75 @@ TEST(StepApplierTest, WrittenBackRowsComeAfterGradientsAndTheHighestRankWins) {
   EXPECT_EQ(WeightsOf(tables, 0, 2), (std::vector<float>{6, 6}));
 }
 
+// No gradient is not a gradient of zero, by which Adam would move the row.
+TEST(StepApplierTest, KeysWithoutAGradientAreCountedAndNotUpdated) {
+  TableSet tables({MakeTable(0, 1, OptimizerKind::kAdam)}, 0);
+  StepApplier applier(&tables, 1);
+  const auto apply = [&](int64_t step, const std::vector<Key>& keys,
+                         const std::vector<float>& gradients, const std::vector<Key>& counted) {
+    wire::PushChunk chunk = MakeChunk(0, step);
+    AddRange(&chunk, 0, keys, gradients);
+    AddRange(&chunk, 0, counted, {}, wire::PushKind::kCount);
+    std::vector<AssembledPush> pushes;
+    pushes.push_back(Assembled(0, step, {chunk}));
+    ASSERT_TRUE(applier.Apply(pushes).ok());
+  };
+  struct Row {
+    std::vector<float> floats;
+    uint32_t count;
+    Step changed;
+  };
+  const auto rows = [&] {
+    std::map<Key, Row> all;
+    EXPECT_TRUE(
+        tables.at(0)
+            .table
+            .VisitRows([&](Key key, absl::Span<const float> row, uint32_t count, Step changed) {
+              all[key] = {{row.begin(), row.end()}, count, changed};
+            })
+            .ok());
+    return all;
+  };
+  apply(0, {1, 2}, {3, 3}, {});
+  const std::map<Key, Row> before = rows();
+  apply(1, {2}, {0}, {1, 7});
+  const std::map<Key, Row> after = rows();
+  ASSERT_EQ(after.size(), 3u);
+  EXPECT_EQ(after.at(1).floats, before.at(1).floats);
+  EXPECT_EQ(after.at(1).count, 2u);
+  EXPECT_EQ(after.at(1).changed, Step(1));
+  EXPECT_NE(after.at(2).floats, before.at(2).floats);
+  // The row of a new key is as it was born.
+  EXPECT_EQ(after.at(7).floats, (std::vector<float>{0, 0, 0}));
+  EXPECT_EQ(after.at(7).count, 1u);
+  EXPECT_EQ(after.at(7).changed, Step(1));
+  EXPECT_EQ(tables.at(0).keys_pushed.load(), 5u);
+}
+
+TEST(StepApplierTest, LookupsWithoutAGradientHelpToAdmitAKey) {
+  TableLayout layout = MakeTable(0, 1);
+  layout.min_count = 3;
+  TableSet tables({layout}, 0);
+  StepApplier applier(&tables, 1);
+  wire::PushChunk a = MakeChunk(0, 0);
+  AddRange(&a, 0, {1, 2}, {1, 1});
+  wire::PushChunk b = MakeChunk(1, 0);
+  AddRange(&b, 0, {1, 4}, {}, wire::PushKind::kCount);
+  wire::PushChunk c = MakeChunk(2, 0);
+  AddRange(&c, 0, {1, 4}, {}, wire::PushKind::kCount);
+  std::vector<AssembledPush> pushes;
+  pushes.push_back(Assembled(0, 0, {a}));
+  pushes.push_back(Assembled(1, 0, {b}));
+  pushes.push_back(Assembled(2, 0, {c}));
+  ASSERT_TRUE(applier.Apply(pushes).ok());
+  const EmbeddingTable& table = tables.at(0).table;
+  EXPECT_EQ(table.num_rows(), 1u);
+  EXPECT_EQ(table.num_candidates(), 2u);
+  EXPECT_EQ(table.gradients_dropped(), 1u);
+  // All three lookups count before the one gradient does.
+  EXPECT_EQ(WeightsOf(tables, 0, 1)[0], -1.0f);
+}
+
 TEST(StepApplierTest, RowsRememberTheStepOfTheirChange) {
   TableSet tables({MakeTable(0, 1)}, 0);
   StepApplier applier(&tables, 1);
@@ -115,9 +184,10 @@ std::vector<wire::PushChunk> CutAtRandom(const wire::PushChunk& whole, std::mt19
 
 TEST(StepApplierTest, BitsDependNeitherOnThreadsNorOnChunks) {
   const uint64_t seed = TestSeed();
-  const std::vector<TableLayout> layouts = {MakeTable(0, 3, OptimizerKind::kAdam),
-                                            MakeTable(1, 8, OptimizerKind::kAdagrad),
-                                            MakeTable(2, 1, OptimizerKind::kRowWiseAdagrad)};
+  std::vector<TableLayout> layouts = {MakeTable(0, 3, OptimizerKind::kAdam),
+                                      MakeTable(1, 8, OptimizerKind::kAdagrad),
+                                      MakeTable(2, 1, OptimizerKind::kRowWiseAdagrad)};
+  layouts[2].min_count = 4;
   const auto digest_after = [&](int num_threads, uint64_t cut_seed) {
     TableSet tables(layouts, 9);
     StepApplier applier(&tables, num_threads);
@@ -129,17 +199,24 @@ TEST(StepApplierTest, BitsDependNeitherOnThreadsNorOnChunks) {
         wire::PushChunk whole = MakeChunk(rank, step);
         whole.learning_rate = 0.1f;
         for (const TableLayout& layout : layouts) {
-          std::vector<Key> keys[2];
+          std::vector<Key> keys[2], counted;
           std::vector<float> values[2];
           for (Key key = 0; key < 50; ++key) {
             if (content() % 3 != 0) continue;
             const bool assign = content() % 10 == 0;
+            if (content() % 5 == 0) {
+              counted.push_back(key);
+              continue;
+            }
             keys[assign].push_back(key);
             for (int i = 0; i < (assign ? layout.row_floats() : layout.dim); ++i) {
               values[assign].push_back(static_cast<float>(content() % 1000) / 999.0f);
             }
           }
           if (!keys[0].empty()) AddRange(&whole, layout.id.value(), keys[0], values[0]);
+          if (!counted.empty()) {
+            AddRange(&whole, layout.id.value(), counted, {}, wire::PushKind::kCount);
+          }
           if (keys[1].empty()) continue;
           AddRange(&whole, layout.id.value(), keys[1], values[1], wire::PushKind::kAssign);
         }

@@ -187,7 +187,7 @@ absl::Status TakeTables(const Head& head, absl::string_view* bytes, wire::PushCh
   for (uint32_t i = 0; i < head.num_tables; ++i) {
     TableShare share;
     if (!Take(bytes, 1, &share)) return Contradiction("tables are cut off");
-    if (share.kind > static_cast<uint32_t>(wire::PushKind::kAssign)) {
+    if (share.kind >= wire::kNumPushKinds) {
       return Contradiction(absl::StrCat("kind ", share.kind, " is unknown"));
     }
     if (share.num_keys > head.num_keys - keys || share.num_values > head.num_values - values) {

@@ -202,6 +202,31 @@ TEST(PushRecordTest, GoldenBytes) {
             "0000c03f");
 }
 
+// Keys without a gradient have no values.
+TEST(PushRecordTest, CountsComeBack) {
+  wire::PushChunk chunk = TwoTables();
+  chunk.tables[1].kind = wire::PushKind::kCount;
+  chunk.tables[1].value_floats = 0;
+  chunk.values.resize(4);
+  const std::string payload = Payload(chunk);
+  EXPECT_EQ(absl::BytesToHexString(payload.substr(72, 24)),
+            "0900000002000000"
+            "0100000000000000"
+            "0000000000000000");
+  const absl::StatusOr<wire::PushChunk> back = DecodePushRecord(payload);
+  ASSERT_TRUE(back.ok()) << back.status();
+  ASSERT_EQ(back->tables.size(), 2u);
+  EXPECT_EQ(back->tables[1].kind, wire::PushKind::kCount);
+  EXPECT_EQ(back->KeysOf(back->tables[1]), chunk.KeysOf(chunk.tables[1]));
+  EXPECT_EQ(back->CountsOf(back->tables[1]), chunk.CountsOf(chunk.tables[1]));
+  EXPECT_TRUE(back->ValuesOf(back->tables[1]).empty());
+  // A later kind is one of a later program.
+  std::string later = payload;
+  later[76] = static_cast<char>(wire::kNumPushKinds);
+  EXPECT_EQ(DecodePushRecord(later).status(),
+            absl::DataLossError("a push record whose kind 3 is unknown"));
+}
+
 // They stand between the tables and the keys; without any, not a byte is theirs.
 TEST(PushRecordTest, RowLimitsComeBack) {
   wire::PushChunk chunk = TwoTables();

@@ -202,9 +202,9 @@ void EmbeddingTable::Initialize(Key key, RowRef ref) {
   InitState(layout_.optimizer, absl::MakeSpan(storage_.State(ref.row), layout_.state_floats()));
 }
 
-template <OptimizerKind kKind, int kDim>
-void EmbeddingTable::Apply(const KeyBatch& batch, const uint32_t* counts, const float* gradients,
-                           const UpdateScalars& scalars, uint32_t changed, Misses* misses) {
+template <OptimizerKind kKind, int kDim, bool kUpdates>
+void EmbeddingTable::Apply(const KeyBatch& batch, const PushedLookups& lookups,
+                           const float* gradients, const UpdateScalars& scalars, Misses* misses) {
   const int dim = kDim > 0 ? kDim : layout_.dim;
   const bool spilled = store_ != nullptr;
   const bool counts_first = layout_.min_count > 0;
@@ -215,7 +215,9 @@ void EmbeddingTable::Apply(const KeyBatch& batch, const uint32_t* counts, const 
     stripes_.Pipeline<RowRef>(
         batch, s,
         [&](const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex) {
-          PrefetchRange(gradients + size_t{entry.position} * dim, dim * sizeof(float));
+          if (kUpdates) {
+            PrefetchRange(gradients + size_t{entry.position} * dim, dim * sizeof(float));
+          }
           RowRef ref = FindForChange(stripe, entry);
           if (ref.row != 0) return ref;
           if (spilled && (!counts_first || !stripe.candidates.contains(entry.key))) {
@@ -223,10 +225,10 @@ void EmbeddingTable::Apply(const KeyBatch& batch, const uint32_t* counts, const 
             return ref;
           }
           const std::optional<uint32_t> count =
-              admission_.Admit(stripe, entry.key, counts[entry.position], changed);
+              admission_.Admit(stripe, entry.key, lookups, entry.position);
           if (!count.has_value()) return ref;
           if (spilled) rows_created_.fetch_add(1, std::memory_order_relaxed);
-          ref = Create(stripe, entry.key, entry.place, changed);
+          ref = Create(stripe, entry.key, entry.place, lookups.changed);
           storage_.Meta(ref.row)->count = *count;
           Initialize(entry.key, ref);
           return ref;
@@ -234,11 +236,13 @@ void EmbeddingTable::Apply(const KeyBatch& batch, const uint32_t* counts, const 
         [&](const Entry& entry, RowRef ref) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex) {
           if (ABSL_PREDICT_FALSE(ref.row == 0)) return;
           SaveForSnapshot(stripe, entry.key, ref.row);
-          UpdateRow<kKind>(scalars, gradients + size_t{entry.position} * dim, ref.weights,
-                           storage_.State(ref.row), dim);
+          if (kUpdates) {
+            UpdateRow<kKind>(scalars, gradients + size_t{entry.position} * dim, ref.weights,
+                             storage_.State(ref.row), dim);
+          }
           RowMeta* meta = storage_.Meta(ref.row);
-          meta->AddCount(counts[entry.position]);
-          MarkChanged(meta, changed);
+          meta->AddCount(lookups.counts[entry.position]);
+          MarkChanged(meta, lookups.changed);
           if (spilled) storage_.MarkDirty(ref.row);
         });
     if (spilled) stripe.Pin(absl::MakeConstSpan(*misses).subspan(old_misses));
@@ -316,7 +320,7 @@ absl::Status EmbeddingTable::Overwrite(absl::Span<const Key> keys, ChangedOf cha
     OverwriteBatch(batch, first, changed_of, set_row, &misses);
   });
   if (misses.empty()) return absl::OkStatus();
-  return ChangeMissed(misses, {}, 0,
+  return ChangeMissed(misses, /*lookups=*/nullptr,
                       [&](const Miss& miss, uint32_t row, bool) { set_row(miss.position, row); });
 }
 
@@ -324,15 +328,28 @@ absl::Status EmbeddingTable::ApplyGradients(absl::Span<const Key> keys,
                                             absl::Span<const uint32_t> counts,
                                             absl::Span<const float> gradients,
                                             const UpdateScalars& scalars, Step step) {
-  const size_t dim = layout_.dim;
-  const uint32_t changed = ChangedAt(step);
-  CHECK_EQ(counts.size(), keys.size());
-  CHECK_EQ(gradients.size(), keys.size() * dim);
+  CHECK_EQ(gradients.size(), keys.size() * layout_.dim);
+  return ApplyAll(keys, {counts, ChangedAt(step), /*have_gradients=*/true}, gradients.data(),
+                  scalars);
+}
+
+absl::Status EmbeddingTable::CountLookups(absl::Span<const Key> keys,
+                                          absl::Span<const uint32_t> counts, Step step) {
+  return ApplyAll(keys, {counts, ChangedAt(step), /*have_gradients=*/false}, nullptr, {});
+}
+
+absl::Status EmbeddingTable::ApplyAll(absl::Span<const Key> keys, const PushedLookups& lookups,
+                                      const float* gradients, const UpdateScalars& scalars) {
+  const size_t dim = lookups.have_gradients ? layout_.dim : 0;
+  const ApplyFunction apply =
+      lookups.have_gradients ? apply_ : &EmbeddingTable::Apply<OptimizerKind::kSgd, 0, false>;
+  CHECK_EQ(lookups.counts.size(), keys.size());
   Misses misses;
   stripes_.ForEachBatch(keys, [&](const KeyBatch& batch, size_t first) {
     const size_t old_misses = misses.size();
-    (this->*apply_)(batch, counts.data() + first, gradients.data() + first * dim, scalars, changed,
-                    &misses);
+    PushedLookups of_batch = lookups;
+    of_batch.counts.remove_prefix(first);
+    (this->*apply)(batch, of_batch, gradients + first * dim, scalars, &misses);
     for (size_t i = old_misses; i < misses.size(); ++i) misses[i].position += first;
     // Candidates that got their rows are no misses.
     if (store_ != nullptr && layout_.min_count > 0) {
@@ -340,16 +357,17 @@ absl::Status EmbeddingTable::ApplyGradients(absl::Span<const Key> keys,
     }
   });
   if (misses.empty()) return absl::OkStatus();
-  const auto change = [&](const Miss& miss, uint32_t row, bool is_new) {
+  return ChangeMissed(misses, &lookups, [&](const Miss& miss, uint32_t row, bool is_new) {
     float* weights = storage_.Weights(row);
     if (is_new) Initialize(miss.key, {weights, row});
-    update_(scalars, gradients.data() + miss.position * dim, weights, storage_.State(row),
-            static_cast<int>(dim));
+    if (lookups.have_gradients) {
+      update_(scalars, gradients + miss.position * dim, weights, storage_.State(row),
+              static_cast<int>(dim));
+    }
     RowMeta* meta = storage_.Meta(row);
-    meta->AddCount(counts[miss.position]);
-    MarkChanged(meta, changed);
-  };
-  return ChangeMissed(misses, counts, changed, change);
+    meta->AddCount(lookups.counts[miss.position]);
+    MarkChanged(meta, lookups.changed);
+  });
 }
 
 absl::Status EmbeddingTable::AssignRows(absl::Span<const Key> keys,
@@ -559,7 +577,7 @@ uint64_t EmbeddingTable::num_candidates() const {
   return candidates;
 }
 
-std::optional<EmbeddingTable::SpillStats> EmbeddingTable::spill_stats() const {
+std::optional<SpillStats> EmbeddingTable::spill_stats() const {
   if (store_ == nullptr) return std::nullopt;
   return SpillStats{stripes_.RowsInMemory(), store_->bytes(), rows_read_back_.load(),
                     rows_spilled_.load()};

@@ -78,6 +78,9 @@ class EmbeddingTable {
   absl::Status ApplyGradients(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
                               absl::Span<const float> gradients, const UpdateScalars& scalars,
                               Step step);
+  // The same for keys without a gradient: counts their lookups, and updates no row.
+  absl::Status CountLookups(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
+                            Step step);
 
   // Overwrites (or creates) rows with exact bytes: weights, then optimizer state. rows: [n,
   // row_floats]
@@ -130,12 +133,6 @@ class EmbeddingTable {
   // Memory of old images that the snapshot still needs; memory_bytes() counts all it ever needed.
   uint64_t old_image_bytes() const;
 
-  struct SpillStats {
-    uint64_t rows_in_memory = 0;
-    uint64_t bytes_spilled = 0;   // In the store.
-    uint64_t rows_read_back = 0;  // From the store.
-    uint64_t rows_spilled = 0;    // Written to the store.
-  };
   // nullopt: all rows stay in memory.
   std::optional<SpillStats> spill_stats() const;
 
@@ -145,8 +142,8 @@ class EmbeddingTable {
   using Misses = std::vector<Miss>;
   struct StoredRows;
   using GatherFunction = void (EmbeddingTable::*)(const KeyBatch&, uint8_t*, Misses*) const;
-  using ApplyFunction = void (EmbeddingTable::*)(const KeyBatch&, const uint32_t*, const float*,
-                                                 const UpdateScalars&, uint32_t, Misses*);
+  using ApplyFunction = void (EmbeddingTable::*)(const KeyBatch&, const PushedLookups&,
+                                                 const float*, const UpdateScalars&, Misses*);
 
   // Reads. In a table with a store, missing keys are appended to `misses`, with their positions in
   // the batch; else they read as initial rows. kDim: the dim, or 0 where only the layout knows it.
@@ -175,10 +172,13 @@ class EmbeddingTable {
   }
   void SaveImage(TableStripe& stripe, Key key, uint32_t row)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
-  // Rows not in memory are created or, where there is a store, appended to `misses` unchanged.
-  template <OptimizerKind kKind, int kDim>
-  void Apply(const KeyBatch& batch, const uint32_t* counts, const float* gradients,
-             const UpdateScalars& scalars, uint32_t changed, Misses* misses);
+  // Rows not in memory are created or, with a store, appended to `misses` unchanged. Without
+  // kUpdates there are no gradients.
+  template <OptimizerKind kKind, int kDim, bool kUpdates = true>
+  void Apply(const KeyBatch& batch, const PushedLookups& lookups, const float* gradients,
+             const UpdateScalars& scalars, Misses* misses);
+  absl::Status ApplyAll(absl::Span<const Key> keys, const PushedLookups& lookups,
+                        const float* gradients, const UpdateScalars& scalars);
   template <OptimizerKind kKind>
   static ApplyFunction SelectApplyOf(int dim);
   static ApplyFunction SelectApply(const TableLayout& layout);
@@ -202,11 +202,10 @@ class EmbeddingTable {
                             ReadBack read_back) const;
   bool IsStored(const StoredRows& stored, size_t i) const;  // And not forgotten.
   // Calls change(miss, row, is_new) for pinned misses, with the row in memory and its stripe
-  // locked, and unpins them. Only the count of a new row is initialized. counts: lookups by the
-  // misses' positions where keys must be admitted; or none.
+  // locked, and unpins them. Only the count of a new row is initialized. lookups: by the misses'
+  // positions where keys must be admitted; or null.
   using ChangeMiss = absl::FunctionRef<void(const Miss&, uint32_t row, bool is_new)>;
-  absl::Status ChangeMissed(const Misses& misses, absl::Span<const uint32_t> counts,
-                            uint32_t changed, ChangeMiss change);
+  absl::Status ChangeMissed(const Misses& misses, const PushedLookups* lookups, ChangeMiss change);
 
   // Rows that leave for the store. Wakes the spiller where too many are in memory, and spills on
   // this thread where far too many are.

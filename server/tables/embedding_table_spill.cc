@@ -177,8 +177,7 @@ absl::Status EmbeddingTable::GatherMissed(const Misses& all_misses, uint8_t* row
   });
 }
 
-absl::Status EmbeddingTable::ChangeMissed(const Misses& all_misses,
-                                          absl::Span<const uint32_t> counts, uint32_t changed,
+absl::Status EmbeddingTable::ChangeMissed(const Misses& all_misses, const PushedLookups* lookups,
                                           ChangeMiss change) {
   const size_t max_misses_a_budget = MaxMissesABudget(stored_row_bytes_, max_stripe_rows_);
   return ReadMissed(all_misses, [&](absl::Span<const Miss> misses, const StoredRows& stored) {
@@ -199,8 +198,8 @@ absl::Status EmbeddingTable::ChangeMissed(const Misses& all_misses,
           const bool is_new = row == 0;
           if (is_new) {
             const std::optional<uint32_t> count =
-                counts.empty() ? admission_.TakeCandidate(stripe, miss.key)
-                               : admission_.Admit(stripe, miss.key, counts[miss.position], changed);
+                lookups == nullptr ? admission_.TakeCandidate(stripe, miss.key)
+                                   : admission_.Admit(stripe, miss.key, *lookups, miss.position);
             if (!count.has_value()) continue;
             row = Create(stripe, miss.key, miss.place, 0).row;
             storage_.Meta(row)->count = *count;

@@ -219,7 +219,7 @@ void Measure(EmbeddingTable* table, EmbeddingTable* memory, RowStore* bare) {
   Report("  by this thread's processor", "x", thread_ratio);
   Report("  its bound", "x", thread_bound);
   Report("keys not in memory", "% of those pulled", missed);
-  const EmbeddingTable::SpillStats stats = *table->spill_stats();
+  const SpillStats stats = *table->spill_stats();
   std::printf("in memory: %.1f%% of the rows, %.1f MB\n",
               100 * static_cast<double>(stats.rows_in_memory) / table->num_rows(),
               1e-6 * static_cast<double>(table->memory_bytes()));

@@ -4,6 +4,7 @@
 #define THERMOCLINE_SERVER_TABLES_SPILLER_H_
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,6 +23,13 @@ struct TableSpill {
   // Called once rows can't be written to the store for another reason than a full disk, on a thread
   // of the table or one that changes rows. The process should end.
   std::function<void(const absl::Status&)> on_broken;
+};
+
+struct SpillStats {
+  uint64_t rows_in_memory = 0;
+  uint64_t bytes_spilled = 0;   // In the store.
+  uint64_t rows_read_back = 0;  // From the store.
+  uint64_t rows_spilled = 0;    // Written to the store.
 };
 
 // Thread-safe.

@@ -3,7 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "common/base/uninitialized_vector.h"
@@ -27,17 +26,17 @@ void TableAdmission::Save(TableStripe& stripe, Key key, const RowMeta& meta) {
   }
 }
 
-std::optional<uint32_t> TableAdmission::Admit(TableStripe& stripe, Key key, uint32_t lookups,
-                                              uint32_t changed) {
+std::optional<uint32_t> TableAdmission::Admit(TableStripe& stripe, Key key,
+                                              const PushedLookups& lookups, size_t position) {
   if (layout_.min_count == 0) return 0;
-  const auto [candidate, is_new] = stripe.candidates.try_emplace(key, RowMeta{0, changed});
+  const auto [candidate, is_new] = stripe.candidates.try_emplace(key, RowMeta{0, lookups.changed});
   RowMeta& meta = candidate->second;
   if (!is_new) Save(stripe, key, meta);
   const uint32_t before = meta.count;
-  meta.AddCount(lookups);
-  meta.changed = changed;
+  meta.AddCount(lookups.counts[position]);
+  meta.changed = lookups.changed;
   if (meta.count < layout_.min_count) {
-    gradients_dropped_.fetch_add(1, std::memory_order_relaxed);
+    if (lookups.have_gradients) gradients_dropped_.fetch_add(1, std::memory_order_relaxed);
     return std::nullopt;
   }
   stripe.candidates.erase(candidate);

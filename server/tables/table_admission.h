@@ -5,12 +5,14 @@
 #define THERMOCLINE_SERVER_TABLES_TABLE_ADMISSION_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/math/row_limit.h"
 #include "common/math/table_spec.h"
@@ -27,16 +29,24 @@ struct SnapshotProgress {
   std::atomic<uint64_t> old_images{0};       // Images that the stripes keep for it.
 };
 
+// Lookups of keys in a push, with or without gradients.
+struct PushedLookups {
+  absl::Span<const uint32_t> counts;  // [keys]
+  uint32_t changed = 0;               // RowMeta::changed of the push's step
+  bool have_gradients = false;
+};
+
 // Thread-safe, with the locks that the functions ask for.
 class TableAdmission {
  public:
   // Borrows `snapshot`.
   TableAdmission(const TableLayout& layout, SnapshotProgress* snapshot);
 
-  // Counts `lookups` of a key without a row. If the key gets its row now, returns the count that it
-  // had before; nullopt: it is still a candidate, and its gradient is dropped.
-  std::optional<uint32_t> Admit(TableStripe& stripe, Key key, uint32_t lookups, uint32_t changed)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
+  // Counts the lookups at `position` of a key without a row. If the key gets its row now, returns
+  // the count that it had before; nullopt: it is still a candidate, and its gradient, if it has
+  // one, is dropped.
+  std::optional<uint32_t> Admit(TableStripe& stripe, Key key, const PushedLookups& lookups,
+                                size_t position) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
   // The key gets a row: removes it from the candidates, and returns its count.
   uint32_t TakeCandidate(TableStripe& stripe, Key key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
 

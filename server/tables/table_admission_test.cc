@@ -40,16 +40,18 @@ class Model {
  public:
   explicit Model(const TableLayout& layout) : layout_(layout) {}
 
+  // gradient: null where the key has none
   void Apply(Key key, uint32_t count, const float* gradient, const UpdateScalars& scalars,
              Step step) {
     Row& row = rows_[key];
     row.count += count;
     row.changed = static_cast<uint32_t>(step.value() + 1);
     if (row.floats.empty() && row.count < layout_.min_count) {
-      ++dropped_;
+      dropped_ += gradient != nullptr ? 1 : 0;
       return;
     }
     if (row.floats.empty()) row.floats = Initial(key);
+    if (gradient == nullptr) return;
     SelectRowUpdate(layout_.optimizer.kind)(scalars, gradient, row.floats.data(),
                                             row.floats.data() + layout_.dim, layout_.dim);
   }
@@ -124,18 +126,31 @@ class AdmissionTest : public testing::TestWithParam<AdmissionCase> {
     model_ = std::make_unique<Model>(layout_);
   }
 
+  struct Lookups {
+    uint32_t with_gradient = 0;
+    uint32_t without = 0;  // in the push of another worker
+  };
+
   // A few keys that come often, and many that come seldom.
   void RunStep() {
     step_ = step_ + 1;
-    std::map<Key, uint32_t> lookups;
-    for (uint64_t n = random_() % 60; n > 0; --n) ++lookups[random_() % 40];
-    for (uint64_t n = random_() % 60; n > 0; --n) ++lookups[random_() % kKeys];
-    std::vector<Key> keys;
-    std::vector<uint32_t> counts;
+    std::map<Key, Lookups> lookups;
+    const auto look_up = [&](Key key) {
+      ++(random_() % 3 == 0 ? lookups[key].without : lookups[key].with_gradient);
+    };
+    for (uint64_t n = random_() % 60; n > 0; --n) look_up(random_() % 40);
+    for (uint64_t n = random_() % 60; n > 0; --n) look_up(random_() % kKeys);
+    std::vector<Key> keys, keys_without;
+    std::vector<uint32_t> counts, counts_without;
     std::vector<float> gradients;
     for (const auto& [key, count] : lookups) {
+      if (count.without > 0) {
+        keys_without.push_back(key);
+        counts_without.push_back(count.without);
+      }
+      if (count.with_gradient == 0) continue;
       keys.push_back(key);
-      counts.push_back(count);
+      counts.push_back(count.with_gradient);
       for (int i = 0; i < layout_.dim; ++i) {
         gradients.push_back(static_cast<float>(random_() % 1000) / 500.0f - 1.0f);
       }
@@ -147,10 +162,14 @@ class AdmissionTest : public testing::TestWithParam<AdmissionCase> {
       EXPECT_EQ(oldest_kept, model_->OldestKept()) << "before step " << step_.value();
     }
     const UpdateScalars scalars = ScalarsForStep(layout_.optimizer, 0.1f, step_);
+    ASSERT_TRUE(table_->CountLookups(keys_without, counts_without, step_).ok());
     ASSERT_TRUE(table_->ApplyGradients(keys, counts, gradients, scalars, step_).ok());
     table_->Forget(step_, oldest_kept);
-    for (size_t i = 0; i < keys.size(); ++i) {
-      model_->Apply(keys[i], counts[i], &gradients[i * layout_.dim], scalars, step_);
+    size_t next = 0;
+    for (const auto& [key, count] : lookups) {
+      const float* const gradient =
+          count.with_gradient > 0 ? &gradients[next++ * layout_.dim] : nullptr;
+      model_->Apply(key, count.with_gradient + count.without, gradient, scalars, step_);
     }
     model_->Forget(step_);
     model_->ForgetBefore(oldest_kept);

@@ -12,7 +12,9 @@
 
 namespace thermocline {
 
-// A row is unwritten from an update of it here until it is on its way to the servers.
+// A row is unwritten from an update of it here until it is on its way to the servers. Lookups
+// without a gradient, which leave the row as it is, are an update, too: the servers have not
+// counted them.
 class HeldRows {
  public:
   explicit HeldRows(int32_t capacity) : rows_(capacity) {}

@@ -1,5 +1,7 @@
 #include "worker/rows/row_gradients.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
@@ -44,6 +46,12 @@ void RowGradients::FindBad(StepContext* context) {
     floats += int64_t{table.gradients.rows} * table.gradients.cols;
   }
   if (gradients_ == nullptr || bad_gradient_->data() == nullptr) return;
+  for (const TableOperands& table : context->tables) {
+    for (size_t u = 0; u < table.has_gradient.size(); ++u) {
+      if (table.has_gradient[u] != 0) continue;
+      std::fill_n(table.gradients.row(static_cast<int64_t>(u)), table.gradients.cols, 0.0f);
+    }
+  }
   auto* const index = static_cast<int64_t*>(bad_gradient_->data());
   device_->FindNonFinite({gradients_->floats(), floats}, {index, 1});
   device_->CopyToHost(&context->outcome()->bad_row_gradient, index, sizeof(int64_t),

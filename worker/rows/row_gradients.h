@@ -29,7 +29,8 @@ class RowGradients {
   // Gives every one of context->tables its gradients, of all tables one after the other. Where the
   // memory grows, waits for the device. Errors: the device's.
   absl::Status Place(StepContext* context);
-  // Queues the search for the first one that is not finite, after what makes them.
+  // Queues the search for the first one that is not finite, after what makes them. Those that the
+  // model did not make become zeros for it.
   void FindBad(StepContext* context);
   // Once the device has finished the step. Errors: kInvalidArgument (a gradient is not finite:
   // names step, table and key).

@@ -1,5 +1,8 @@
 #include "worker/rows/row_route.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -41,9 +44,10 @@ class LocalRoute : public RowRoute {
       const TableTransfers& table = context->table_transfers[t];
       const Matrix gradients = context->tables[t].gradients;
       const auto pulled = static_cast<int32_t>(table.pulled_positions.size);
-      updates.push_back(parts_.slabs->UpdateOf(t, *context, gradients, table.held));
+      updates.push_back(parts_.slabs->UpdateOf(t, *context, gradients, UpdatedRows(t, context)));
       gathers.push_back({gradients, table.pulled_positions,
                          FloatMatrix(table.gradients.device.data, pulled, gradients.cols)});
+      // The servers must count the lookups of rows without a gradient, too.
       parts_.slabs->NoteUpdates(t, context->row_plan.cache.tables[t].rows,
                                 context->plan.tables[t].counts);
     }
@@ -65,6 +69,19 @@ class LocalRoute : public RowRoute {
   }
 
  private:
+  // The rows that the step updates, of all keys: those of keys without a gradient are beyond all
+  // rows of the slab, so that they are passed over.
+  DeviceSpan<const int32_t> UpdatedRows(size_t t, StepContext* context) const {
+    TableTransfers& table = context->table_transfers[t];
+    const std::vector<uint8_t>& has_gradient = context->tables[t].has_gradient;
+    if (has_gradient.empty()) return table.held;
+    table.updated.resize(has_gradient.size());
+    for (size_t u = 0; u < has_gradient.size(); ++u) {
+      table.updated[u] = has_gradient[u] != 0 ? table.held[u] : std::numeric_limits<int32_t>::max();
+    }
+    return {table.updated.data(), static_cast<int64_t>(table.updated.size())};
+  }
+
   void PlaceTable(size_t t, StepContext* context, std::vector<RowCopy>* scatters) const {
     const TableCachePlan& plan = context->row_plan.cache.tables[t];
     const int dim = parts_.options.tables[t].dim;
@@ -82,6 +99,33 @@ class LocalRoute : public RowRoute {
   const RouteParts parts_;
   RowGradients gradients_;
 };
+
+// Splits the pulled keys by whether they have a gradient. Moves the gradients of those that have
+// one to the front, in their order; the others were not written.
+//   gradients: [pulled, dim]
+void SplitPulled(const StepPlan::Table& plan, const std::vector<uint8_t>& has_gradient, int dim,
+                 TableTransfers* table) {
+  CachedKeys* const parts[] = {&table->without_gradient, &table->with_gradient};
+  for (CachedKeys* part : parts) {
+    part->keys.clear();
+    part->counts.clear();
+    part->server_begin.assign(1, 0);
+  }
+  float* const gradients = table->gradients.host.data();
+  for (size_t server = 0; server + 1 < plan.pulled.server_begin.size(); ++server) {
+    for (int32_t i = plan.pulled.server_begin[server]; i < plan.pulled.server_begin[server + 1];
+         ++i) {
+      const int32_t u = plan.pulled_positions.empty() ? i : plan.pulled_positions[i];
+      CachedKeys& to = *parts[has_gradient[u] != 0 ? 1 : 0];
+      if (has_gradient[u] != 0 && to.size() < i) {
+        std::copy_n(gradients + size_t{1} * i * dim, dim, gradients + size_t{1} * to.size() * dim);
+      }
+      to.keys.push_back(plan.pulled.keys[i]);
+      to.counts.push_back(plan.pulled.counts[i]);
+    }
+    for (CachedKeys* part : parts) part->server_begin.push_back(part->size());
+  }
+}
 
 }  // namespace
 
@@ -123,12 +167,21 @@ void PlaceGradients(const RowSourceOptions& options, StepContext* context) {
 }
 
 void PushPulled(const RowSourceOptions& options, StepContext* context) {
+  PushesByServer& wave = context->push.work.waves[0];
   for (size_t t = 0; t < context->tables.size(); ++t) {
-    const KeyShares& pulled = context->row_plan.tables[t].pulled;
-    AddPush(pulled, wire::PushKind::kGradient,
-            context->table_transfers[t].gradients.host.subspan(
-                0, pulled.keys.size() * options.tables[t].dim),
-            &context->push.work.waves[0]);
+    const StepPlan::Table& plan = context->row_plan.tables[t];
+    const std::vector<uint8_t>& has_gradient = context->tables[t].has_gradient;
+    const int dim = options.tables[t].dim;
+    TableTransfers& table = context->table_transfers[t];
+    KeyShares pushed = plan.pulled;
+    if (!has_gradient.empty()) {
+      SplitPulled(plan, has_gradient, dim, &table);
+      pushed = SharesOf(plan.pulled.table, table.with_gradient);
+      AddPush(SharesOf(plan.pulled.table, table.without_gradient), wire::PushKind::kCount, {},
+              &wave);
+    }
+    AddPush(pushed, wire::PushKind::kGradient,
+            table.gradients.host.subspan(0, pushed.keys.size() * dim), &wave);
   }
 }
 

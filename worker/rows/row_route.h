@@ -69,7 +69,7 @@ Matrix StagedRows(const StepContext& context, size_t table, int dim);
 // Room for the gradients of all distinct keys of every table, which leave the device.
 void PlaceGradients(const RowSourceOptions& options, StepContext* context);
 // Adds the gradients of the pulled keys to wave 0; they are the first of
-// table_transfers[].gradients.
+// table_transfers[].gradients. Of keys without one it adds the lookups.
 void PushPulled(const RowSourceOptions& options, StepContext* context);
 
 }  // namespace thermocline

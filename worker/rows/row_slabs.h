@@ -46,7 +46,8 @@ class RowSlabs {
   //   gradients: [n, dim], rows: [n] of the slab, device; those in staging are passed over
   RowUpdateGroup UpdateOf(size_t t, const StepContext& context, Matrix gradients,
                           DeviceSpan<const int32_t> rows);
-  // Notes that update, which stands for counts[i] lookups of rows[i].
+  // Notes that update, which stands for counts[i] lookups of rows[i]. Rows that it passed over
+  // since they have no gradient count as updated.
   void NoteUpdates(size_t t, absl::Span<const int32_t> rows, absl::Span<const uint32_t> counts);
   // Adds the copies of the rows that the step writes early, so that not too many are newer than
   // the servers'. They stay held; their values are those of the device when the copies run.

@@ -118,11 +118,22 @@ void RowSource::Receive(StepContext* context, StepTasks* tasks) {
   tasks->After(StepWait::For(&context->pulls), [this, context, tasks] {
     RETURN_IF_ERROR(context->pulls.status());
     context->complete_through = context->pulls.complete_through();
+    for (TableOperands& table : context->tables) table.has_gradient.clear();
     return RouteOf(*context).Place(context, tasks);
   });
 }
 
-void RowSource::Update(StepContext* context) { RouteOf(*context).Update(context); }
+void RowSource::Update(StepContext* context) {
+  const GradientRoute route = context->row_plan.route;
+  for (size_t t = 0; t < context->tables.size(); ++t) {
+    const std::vector<uint8_t>& has_gradient = context->tables[t].has_gradient;
+    if (has_gradient.empty()) continue;
+    CHECK(route == GradientRoute::kServer || route == GradientRoute::kLocal);
+    CHECK(device_->is_host_memory());
+    CHECK_EQ(has_gradient.size(), context->plan.tables[t].keys.size());
+  }
+  RouteOf(*context).Update(context);
+}
 
 void RowSource::Push(StepContext* context, StepTasks* tasks) {
   context->push = StepPush();

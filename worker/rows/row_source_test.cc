@@ -21,7 +21,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "tests/testing/test_seed.h"
 #include "tests/testing/virtual_scheduler.h"
-#include "worker/dense/dense_parameters.h"
+#include "worker/dense/dense_tensors.h"
 #include "worker/dense/step_order.h"
 #include "worker/rows/row_planner.h"
 #include "worker/rows/testing/fake_servers.h"
@@ -65,6 +65,7 @@ class Contexts {
 
 struct Totals {
   int64_t hits = 0, bypassed = 0, rejected_no_room = 0, evicted = 0, written_ahead = 0, cuts = 0;
+  int64_t held_without_gradient = 0, pulled_without_gradient = 0;
   uint64_t not_ready = 0, retries = 0;
 };
 
@@ -112,6 +113,8 @@ class TraceRunner {
     totals->rejected_no_room += counts.rejected_no_room;
     totals->evicted += counts.evicted;
     totals->written_ahead += counts.written_ahead;
+    totals->held_without_gradient += held_without_gradient_;
+    totals->pulled_without_gradient += pulled_without_gradient_;
     totals->not_ready += session_.stats().not_ready;
     totals->retries += session_.stats().retries;
     for (const auto& [step, model] : models_) totals->cuts += model.is_cut ? 1 : 0;
@@ -182,7 +185,7 @@ class TraceRunner {
     const absl::Status received = RunAll(&tasks_, /*exchange=*/nullptr);
     ASSERT_TRUE(received.ok()) << received;
     if (bad_message_.empty()) CheckRows(*context);  // After a NaN the rows are wrong.
-    Compute(*context);
+    Compute(context.get());
     SpoilAGradient(*context);
     context->learning_rate = LearningRateOf(context->step());
     source_.Update(context.get());
@@ -307,15 +310,39 @@ class TraceRunner {
     }
   }
 
+  // Draws which rows have a gradient, as a model that doesn't use all rows of a batch, or none.
+  void DrawMask(size_t t, StepContext* context) {
+    std::vector<uint8_t>& has_gradient = context->tables[t].has_gradient;
+    EXPECT_TRUE(has_gradient.empty());
+    if (random_.OneIn(2)) return;
+    const int one_in = random_.OneIn(4) ? 1 : random_.Draw(2, 6);
+    const auto& pulled = context->row_plan.tables[t].pulled_positions;
+    for (int32_t u = 0; u < context->plan.tables[t].num_unique(); ++u) {
+      has_gradient.push_back(random_.OneIn(one_in) ? 0 : 1);
+      if (has_gradient.back() != 0) continue;
+      const bool is_held = trace_.holds_rows() && std::count(pulled.begin(), pulled.end(), u) == 0;
+      ++(is_held ? held_without_gradient_ : pulled_without_gradient_);
+    }
+  }
+  static bool HasGradient(const TableOperands& table, int32_t u) {
+    return table.has_gradient.empty() || table.has_gradient[u] != 0;
+  }
+
   // Draws random gradients and updates the expected model.
-  void Compute(const StepContext& context) {
-    const Step step = context.step();
+  void Compute(StepContext* context) {
+    const Step step = context->step();
     Gradients gradients;
-    for (size_t t = 0; t < context.tables.size(); ++t) {
-      const Matrix& matrix = context.tables[t].gradients;
-      for (int32_t u = 0; u < context.plan.tables[t].num_unique(); ++u) {
-        Written& gradient = gradients[KeyOf(context, t, u)];
-        gradient.count = context.plan.tables[t].counts[u];
+    for (size_t t = 0; t < context->tables.size(); ++t) {
+      DrawMask(t, context);
+      const Matrix& matrix = context->tables[t].gradients;
+      for (int32_t u = 0; u < context->plan.tables[t].num_unique(); ++u) {
+        Written& gradient = gradients[KeyOf(*context, t, u)];
+        gradient.count = context->plan.tables[t].counts[u];
+        if (!HasGradient(context->tables[t], u)) {
+          gradient.kind = wire::PushKind::kCount;
+          std::fill_n(matrix.row(u), matrix.cols, std::nanf(""));  // It must not be looked at.
+          continue;
+        }
         gradient.values.resize(matrix.cols);
         random_.Fill(absl::MakeSpan(gradient.values));
         std::copy(gradient.values.begin(), gradient.values.end(), matrix.row(u));
@@ -324,8 +351,9 @@ class TraceRunner {
     if (trace_.holds_rows()) {
       for (const auto& [key, gradient] : gradients) {
         ServerRow& row = trace_.RowOf(key, &model_);
-        trace_.Descend(key, LearningRateOf(step), step, gradient.values.data(), &row.values);
         row.lookups += gradient.count;
+        if (gradient.kind == wire::PushKind::kCount) continue;
+        trace_.Descend(key, LearningRateOf(step), step, gradient.values.data(), &row.values);
       }
       ComputeDenseRows();
       return;
@@ -346,6 +374,7 @@ class TraceRunner {
       for (int32_t u = 0; u < context.plan.tables[t].num_unique(); ++u) {
         const auto& pushed = context.row_plan.tables[t].pulled_positions;
         if (std::count(pushed.begin(), pushed.end(), u) > 0) continue;
+        if (!HasGradient(context.tables[t], u)) continue;
         matrix.row(u)[matrix.cols - 1] = std::nanf("");
         bad_step_ = context.step();
         bad_message_ = absl::StrCat("step ", context.step().value(), ": the gradient of table '",
@@ -436,6 +465,7 @@ class TraceRunner {
   // Several: what each step pushes.
   std::map<Step, Gradients> expected_;
   size_t checked_ = 0;  // pushes, each on one server
+  int64_t held_without_gradient_ = 0, pulled_without_gradient_ = 0;
 
   int steps_made_ = 0;
   std::deque<std::shared_ptr<StepContext>> window_, fetched_;
@@ -447,7 +477,7 @@ class TraceRunner {
   VirtualScheduler scheduler_;
   FakeServers servers_;
   PsSession session_;
-  DenseParameters dense_;
+  DenseTensors dense_;
   RowSource source_;
   StepOrder order_;
   StepTasks tasks_;
@@ -480,6 +510,8 @@ TEST_F(RowSourceTest, OneWorkerReadsItsRowsAndACutLeavesThemOnTheServers) {
   EXPECT_GT(totals.rejected_no_room, 0);
   EXPECT_GT(totals.evicted, 0);
   EXPECT_GT(totals.written_ahead, 0);
+  EXPECT_GT(totals.held_without_gradient, 0);
+  EXPECT_GT(totals.pulled_without_gradient, 0);
   EXPECT_GT(totals.not_ready, 0u);
   EXPECT_GT(totals.retries, 0u);
   EXPECT_GT(totals.cuts, RandomRuns(3000));
@@ -501,6 +533,7 @@ TEST_F(RowSourceTest, ABadGradientOfARowHeldEndsTheRunAndNamesIt) {
 
 TEST_F(RowSourceTest, OneOfSeveralWorkersKeepsTheBoundOfStaleness) {
   const Totals totals = RunTraces(2, RandomRuns(1000));
+  EXPECT_GT(totals.pulled_without_gradient, 0);
   EXPECT_GT(totals.not_ready, 0u);
   EXPECT_GT(totals.retries, 0u);
 }

@@ -28,6 +28,11 @@ namespace thermocline {
 struct TableOperands {
   Matrix rows;       // [rows, dim] device: the row indices of the plan's features are rows of it
   Matrix gradients;  // [num_unique, dim] device, in the plan's staging order
+  // [num_unique] in that order: 1, or 0 where the model made no gradient, so that the optimizer
+  // must leave the row and its state as they are, and the row of `gradients` was not written.
+  // Empty: every key has one. A model may fill it before RowSource::Update, where the device's
+  // memory is the host's and there is one worker.
+  std::vector<uint8_t> has_gradient;
 };
 
 // What the host learns of a step when the device has finished it.
@@ -87,6 +92,10 @@ struct TableTransfers {
   DeviceSpan<const int32_t> held;              // kLocal: [num_unique] rows of the slab
   DeviceSpan<const int32_t> pulled_positions;  // kLocal: the plan's
 
+  // Only where the model says which keys have a gradient (TableOperands::has_gradient).
+  UninitializedVector<int32_t> updated;        // kLocal: `held`, without rows that have none
+  CachedKeys with_gradient, without_gradient;  // the pulled keys
+
   // What changes in the slab.
   UploadArena::Array<float> loaded;  // [loaded, row_floats]
   WrittenRows evicted;               // as they were before the step
@@ -128,8 +137,10 @@ struct StepContext {
   std::vector<TableOperands> tables;
   Step complete_through;  // Every worker's pushes up to here are in the rows.
 
-  // The trainer sets these before the step's update, and before its push.
+  // The trainer sets these before the step's update, and before its push; a script may give the
+  // step a rate of its own, and make no gradient of it at all.
   float learning_rate = 0;
+  bool is_skipped = false;
   int64_t steps_before = 0;  // Steps that the optimizers had made before step 0.
   bool writes_back = false;  // The servers have the whole model after the step.
 

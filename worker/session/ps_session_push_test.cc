@@ -156,6 +156,34 @@ TEST_F(PsSessionPushTest, OfARowTheWeightsAreFiniteAndTheStateMayOverflow) {
   }
 }
 
+TEST_F(PsSessionPushTest, KeysWithoutAGradientTravelWithTheirCountsAlone) {
+  PushWork work;
+  work.step = Step(0);
+  const auto keys = absl::MakeConstSpan(keys_);
+  const auto counts = absl::MakeConstSpan(counts_);
+  work.waves = {{{{TableId(4), wire::PushKind::kGradient, keys.subspan(0, 2), counts.subspan(0, 2),
+                   absl::MakeConstSpan(rows_).subspan(0, 4)},
+                  {TableId(4), wire::PushKind::kCount, keys.subspan(2), counts.subspan(2), {}}},
+                 {}}};
+  session_.StartPush(work, [](const absl::Status&) {});
+  ASSERT_TRUE(session_.ReleaseWave(Step(0), 0).ok());
+  std::vector<Key> counted;
+  while (session_.acked_through() < Step(0)) {
+    ASSERT_FALSE(transport_.pushes.empty());
+    const auto& push = transport_.pushes[0];
+    for (const wire::PushSlice& slice : push.call.tables) {
+      EXPECT_EQ(slice.counts.size(), slice.keys.size());
+      const bool has_gradient = slice.kind == wire::PushKind::kGradient;
+      EXPECT_EQ(slice.values.size(), has_gradient ? 2 * slice.keys.size() : 0);
+      if (!has_gradient) counted.insert(counted.end(), slice.keys.begin(), slice.keys.end());
+    }
+    const bool is_last = push.call.chunk + 1 == push.call.num_chunks;
+    transport_.AnswerPush(Accepted(is_last ? 0 : -1));
+  }
+  EXPECT_EQ(counted, std::vector<Key>(keys_.begin() + 2, keys_.end()));
+  EXPECT_EQ(session_.stats().bytes_pushed, 2u * 20 + 10u * 12);
+}
+
 TEST_F(PsSessionPushTest, ALaterWaveThatIsNotFiniteKeepsThePushIncompleteEverywhere) {
   rows_[4] = std::numeric_limits<float>::infinity();
   const auto result = Push(0, {{1, 1}, {1, 0}}, /*release=*/false);

@@ -11,6 +11,7 @@ namespace thermocline {
 namespace {
 
 constexpr char kServerLossPayload[] = "thermocline/server-loss";
+constexpr char kScriptFailurePayload[] = "thermocline/script-failure";
 
 // An attempt shortly before the worker gives up gets at least this long.
 constexpr int64_t kGraceMicros = 100'000;
@@ -71,8 +72,18 @@ bool IsServerLoss(const absl::Status& status) {
   return status.GetPayload(kServerLossPayload).has_value();
 }
 
+absl::Status MarkScriptFailure(absl::Status error) {
+  error.SetPayload(kScriptFailurePayload, absl::Cord());
+  return error;
+}
+
+bool IsScriptFailure(const absl::Status& status) {
+  return status.GetPayload(kScriptFailurePayload).has_value();
+}
+
 int ExitCodeOf(const absl::Status& status) {
   if (status.ok()) return kExitDone;
+  if (IsScriptFailure(status)) return kExitScript;
   if (IsServerLoss(status)) return kExitServerLost;
   return IsSilence(status) ? kExitTrouble : kExitFailed;
 }

@@ -67,6 +67,10 @@ class RetryPolicy {
 absl::Status MarkServerLoss(absl::Status error);
 bool IsServerLoss(const absl::Status& status);
 
+// Marks an error of the user's script: it failed, or broke the rules (kExitScript).
+absl::Status MarkScriptFailure(absl::Status error);
+bool IsScriptFailure(const absl::Status& status);
+
 // Returns the exit code of a worker that ends with `status` (common/base/process_limits.h).
 // kUnavailable and kDeadlineExceeded without the mark mean trouble with its data, or that the
 // launcher has not answered.

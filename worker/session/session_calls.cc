@@ -22,6 +22,19 @@ uint64_t BytesOf(const PushCall& call) {
   return bytes;
 }
 
+// Floats of a key's values.
+size_t ValueFloats(const TableLayout& table, wire::PushKind kind) {
+  switch (kind) {
+    case wire::PushKind::kGradient:
+      return table.dim;
+    case wire::PushKind::kAssign:
+      return table.row_floats();
+    case wire::PushKind::kCount:
+      return 0;
+  }
+  CHECK(false);
+}
+
 }  // namespace
 
 void PushOperation::Release(size_t wave) {
@@ -114,7 +127,7 @@ std::shared_ptr<PushOperation> SessionCalls::NewPush(const PushWork& work) const
   push->unacknowledged = options_.num_servers;
   const auto width_of = [this](const wire::PushSlice& slice) {
     const TableLayout& table = *tables_.at(slice.table);
-    const size_t width = slice.kind == wire::PushKind::kAssign ? table.row_floats() : table.dim;
+    const size_t width = ValueFloats(table, slice.kind);
     CHECK_EQ(slice.counts.size(), slice.keys.size());
     CHECK_EQ(slice.values.size(), slice.keys.size() * width);
     return width;

@@ -141,18 +141,24 @@ wire::PushChunk RandomChunk(uint32_t rank, int64_t step, uint32_t chunk, uint32_
   wire::PushChunk push = MakeChunk(rank, step, chunk, num_chunks);
   for (uint32_t table = 0; table < 2; ++table) {
     const int dim = table == 0 ? 2 : 1;
-    std::vector<Key> keys;
+    std::vector<Key> keys, counted;
     std::vector<float> values;
     for (Key key = chunk; key < num_keys; key += num_chunks) {
       const bool pushed = random() % 3 == 0;
+      const bool has_gradient = random() % 5 != 0;
       std::vector<float> gradient;
       for (int i = 0; i < dim; ++i) gradient.push_back(static_cast<float>(random() % 1000) / 7);
       const uint64_t hash = KeyHash(TableSalt(TableId(table)), key);
       if (!pushed || ClusterMap(num_servers).ServerOfHash(hash) != ServerIndex(server)) continue;
+      if (!has_gradient) {
+        counted.push_back(key);
+        continue;
+      }
       keys.push_back(key);
       values.insert(values.end(), gradient.begin(), gradient.end());
     }
     AddRange(&push, table, keys, values);
+    AddRange(&push, table, counted, {}, wire::PushKind::kCount);
   }
   return push;
 }

@@ -84,7 +84,8 @@ inline Rows ReadAll(TableSnapshot* snapshot, const TableLayout& layout) {
   return rows;
 }
 
-// Changes random rows of a table, step by step: old and new ones, by gradients and by exact bytes.
+// Changes random rows of a table, step by step: old and new ones, by lookups alone, by gradients
+// and by exact bytes.
 class Changer {
  public:
   Changer(EmbeddingTable* table, uint64_t num_keys, uint64_t seed)
@@ -96,6 +97,11 @@ class Changer {
   void RunStep() {
     step_ = step_ + 1;
     const TableLayout& layout = table_->layout();
+    if (random_() % 2 == 0) {
+      const std::vector<Key> looked_up = RandomKeys();
+      EXPECT_TRUE(
+          table_->CountLookups(looked_up, std::vector<uint32_t>(looked_up.size(), 1), step_).ok());
+    }
     const std::vector<Key> keys = RandomKeys();
     const std::vector<uint32_t> counts(keys.size(), 1);
     EXPECT_TRUE(table_

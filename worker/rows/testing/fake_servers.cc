@@ -153,6 +153,8 @@ void FakeServers::Apply(uint32_t index, Step step, float learning_rate,
     if (written.kind == wire::PushKind::kAssign) {
       EXPECT_EQ(row.values.size(), written.values.size());
       row.values = written.values;
+    } else if (written.kind == wire::PushKind::kCount) {
+      EXPECT_TRUE(written.values.empty());
     } else {
       trace_.Descend(written.key, learning_rate, step, written.values.data(), &row.values);
     }
