@@ -17,6 +17,9 @@ inline constexpr int kExitServerLost = 3;
 // The process's surroundings fail: the disk or store of its data has errors, another process does
 // not answer, or no thread can be made. Nothing is wrong with the job, and it may succeed later.
 inline constexpr int kExitTrouble = 4;
+// The script that computes a worker's steps (Job.worker) ended with an error of its own. (One that
+// a signal killed makes its worker end with kExitTrouble.)
+inline constexpr int kExitScript = 5;
 
 // Ranges of settings.
 //

@@ -95,7 +95,7 @@ absl::Status WriteWholeFile(Disk* disk, absl::string_view bytes, const std::stri
     RETURN_IF_ERROR(file->Sync());
   }
   RETURN_IF_ERROR(disk->Rename(temporary, path));
-  return disk->SyncDirectory(path.substr(0, path.rfind('/')));
+  return disk->SyncDirectory(FolderOf(path));
 }
 
 }  // namespace thermocline

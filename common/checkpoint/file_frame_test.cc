@@ -87,6 +87,15 @@ TEST(WriteWholeFileTest, ACrashAnywhereLeavesTheOldFileOrTheNew) {
   EXPECT_GT(new_files, 0);
 }
 
+TEST(WriteWholeFileTest, APathMayHaveNoFolder) {
+  std::mt19937_64 random(TestSeed());
+  SimulatedDisk disk;
+  ASSERT_TRUE(CreateDirectories(&disk, ".").ok());
+  EXPECT_EQ(WriteWholeFile(&disk, "new", "F"), absl::OkStatus());
+  disk.CrashHost(&random);
+  EXPECT_EQ(ReadWholeFile(&disk, "F").value_or(""), "new");
+}
+
 TEST(WriteWholeFileTest, ErrorsKeepTheOldFile) {
   SimulatedDisk disk;
   ASSERT_TRUE(CreateDirectories(&disk, "/d").ok());

@@ -120,6 +120,13 @@ void ResolveTables(Job* job) {
   }
 }
 
+void ResolveScript(Job* job) {
+  if (!job->has_worker()) return;
+  Script* const script = job->mutable_worker();
+  if (script->memory().empty()) script->set_memory("2GiB");
+  if (job->device() == Job::AUTO) job->set_device(Job::CPU);
+}
+
 void ResolveTrain(Train* train) {
   SET_DEFAULT(train, passes, 1);
   SET_DEFAULT(train, metrics_every_steps, 20);
@@ -342,7 +349,11 @@ void ResolveCalibration(Calibration* calibration) {
 void ResolveJob(Job* job) {
   ResolveData(job);
   ResolveTables(job);
-  ResolveOptimizer(job->default_table().optimizer(), job->mutable_dense_optimizer());
+  // A script has its own optimizer.
+  if (!job->has_worker()) {
+    ResolveOptimizer(job->default_table().optimizer(), job->mutable_dense_optimizer());
+  }
+  ResolveScript(job);
   ResolveTrain(job->mutable_train());
   ResolveCluster(job->mutable_cluster());
   ResolveCheckpoint(job);

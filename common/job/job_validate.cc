@@ -207,7 +207,9 @@ class Validator {
     RETURN_IF_ERROR(ValidateFeatures(job_, source_));
     RETURN_IF_ERROR(CheckTables());
     RETURN_IF_ERROR(CheckMinCounts());
-    RETURN_IF_ERROR(CheckOptimizer("dense_optimizer", job_.dense_optimizer()));
+    if (!job_.has_worker()) {
+      RETURN_IF_ERROR(CheckOptimizer("dense_optimizer", job_.dense_optimizer()));
+    }
     RETURN_IF_ERROR(CheckModelStanza());
     RETURN_IF_ERROR(CheckDims());
     RETURN_IF_ERROR(CheckTrain());
@@ -215,6 +217,7 @@ class Validator {
     RETURN_IF_ERROR(CheckCluster());
     RETURN_IF_ERROR(CheckCheckpoint());
     RETURN_IF_ERROR(CheckEvaluate());
+    RETURN_IF_ERROR(CheckScript());
     RETURN_IF_ERROR(CheckDevice());
     return CheckSecurity();
   }
@@ -480,6 +483,43 @@ class Validator {
       return source_.Error("evaluate.keep_best", "needs checkpoints; checkpoint.none is true");
     }
     return CheckHeldOut(job_, source_, "evaluate");
+  }
+
+  absl::Status CheckScript() const {
+    const Evaluate& evaluate = job_.evaluate();
+    if (evaluate.minimize() && evaluate.own_metric().empty()) {
+      return source_.Error("evaluate.minimize", "is set; it goes with evaluate.own_metric");
+    }
+    if (!evaluate.own_metric().empty()) {
+      RETURN_IF_ERROR(CheckName(source_, "evaluate.own_metric", evaluate.own_metric()));
+      if (!job_.has_worker()) {
+        return source_.Error("evaluate.own_metric",
+                             "is set; only a script (`worker`) has metrics of its own");
+      }
+    }
+    if (!job_.has_worker()) return absl::OkStatus();
+    const Script& script = job_.worker();
+    RETURN_IF_ERROR(CheckSize(source_, "worker.memory", script.memory(), /*low_bytes=*/1));
+    if (script.has_threads()) {
+      RETURN_IF_ERROR(Range("worker.threads", script.threads(), 1, kMaxThreads));
+    }
+    if (job_.has_dense_optimizer()) {
+      return source_.Error("dense_optimizer", "is set; a script (`worker`) has its own optimizer");
+    }
+    if (job_.cluster().workers() > 1) {
+      return source_.Error(
+          "cluster.workers",
+          absl::StrCat("is ", job_.cluster().workers(), "; with a script (`worker`) it must be 1"));
+    }
+    if (job_.has_fae()) {
+      return source_.Error("fae", "is set; a script (`worker`) has no hot and cold batches");
+    }
+    if (job_.device() == Job::CUDA) {
+      return source_.Error("device",
+                           "is CUDA; the worker of a script (`worker`) keeps its rows in the "
+                           "host's memory, and the script computes where it wants to");
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckDevice() const {

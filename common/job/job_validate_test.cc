@@ -325,6 +325,60 @@ TEST(ValidateJob, NeedsAModel) {
             "j: dlrm is missing; a job needs a model");
 }
 
+class ScriptJobTest : public testing::Test {
+ protected:
+  // The changed kJob, with a script in the place of its model.
+  static absl::StatusOr<Job> Parse(const std::vector<std::string>& overrides,
+                                   const std::vector<std::string>& cleared = {"dlrm"}) {
+    std::vector<std::string> all = {"worker.command=['python3', 'train.py']"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return ParseJob(kJob, "j", all, cleared, JobUse::kTrain);
+  }
+};
+
+TEST_F(ScriptJobTest, WhatAScriptDoesNotHaveIsRefused) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"dense_optimizer={sgd{}}",
+       "dense_optimizer is set; a script (`worker`) has its own optimizer"},
+      {"cluster.workers=2", "cluster.workers is 2; with a script (`worker`) it must be 1"},
+      {"fae.budget=1MiB", "fae is set; a script (`worker`) has no hot and cold batches"},
+      {"device=CUDA",
+       "device is CUDA; the worker of a script (`worker`) keeps its rows in the host's memory, and "
+       "the script computes where it wants to"},
+      {"worker.threads=0", "worker.threads is 0; it must be at least 1"},
+      {"worker.threads=1000000", "worker.threads is 1000000; it must be at most 1024"},
+      {"worker.memory=0", "worker.memory is "},
+      {"worker.memory=much", "worker.memory is "},
+      {"worker.command=['']",
+       "worker.command is empty; write a program, such as [\"python3\", \"train.py\"]"},
+      {"evaluate={every_steps:10 own_metric:'hit rate'}",
+       "evaluate.own_metric is 'hit rate'; letters, digits, '_' and '-' are allowed"},
+      {"evaluate={every_steps:10 minimize:true}",
+       "evaluate.minimize is set; it goes with evaluate.own_metric"}};
+  for (const auto& [change, error] : cases) {
+    const auto job = Parse({"data.test_share=0.1", change});
+    EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument) << change;
+    EXPECT_THAT(std::string(job.status().message()), testing::HasSubstr(error)) << change;
+  }
+  EXPECT_THAT(ErrorOf({"data.test_share=0.1", "evaluate={every_steps:10 own_metric:'x'}"}),
+              testing::HasSubstr("evaluate.own_metric is set; only a script (`worker`) has metrics "
+                                 "of its own"));
+  EXPECT_THAT(std::string(Parse({}, {}).status().message()),
+              testing::HasSubstr("worker is set, and dlrm as well; choose one"));
+}
+
+TEST_F(ScriptJobTest, ItsDefaultsAreFilledIn) {
+  const auto job =
+      Parse({"data.test_share=0.1", "evaluate={every_steps:10 own_metric:'hit_rate'}"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->worker().memory(), "2GiB");
+  EXPECT_EQ(job->device(), Job::CPU);
+  EXPECT_FALSE(job->has_dense_optimizer());
+  const auto again = ParseJob(JobToText(*job), "j", {});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->SerializeAsString(), job->SerializeAsString());
+}
+
 TEST(ValidateJob, BeyondLoopbackIsAllowedWithTlsOrExplicitly) {
   EXPECT_TRUE(ParseJob(kJob, "j", {"cluster.listen_host=10.1.2.3", "cluster.insecure=true"}).ok());
   EXPECT_TRUE(ParseJob(kJob, "j",

@@ -66,6 +66,17 @@ void AddSparse(const Job& resolved, JobTables* tables) {
   }
 }
 
+// Its rows hold bytes, and no optimizer changes them. No feature's table can have this name.
+TableLayout ScriptStateLayout(uint32_t id) {
+  TableLayout layout;
+  layout.id = TableId(id);
+  layout.name = "script.state";
+  layout.dim = kDenseBlockFloats;
+  layout.optimizer.kind = OptimizerKind::kSgd;
+  layout.role = TableRole::kDense;
+  return layout;
+}
+
 // How a layer's weights, or its biases, begin: see LayerInitializer in proto/job.proto.
 void SetInitializer(const LayerInitializer& initializer, const DenseTensor& tensor,
                     TableLayout* layout) {
@@ -96,6 +107,7 @@ double Power(double base, double exponent) {
 std::vector<TableLayout> JobTables::AllLayouts() const {
   std::vector<TableLayout> layouts = sparse;
   for (const DenseTable& tensor : dense) layouts.push_back(tensor.layout);
+  if (script_state.has_value()) layouts.push_back(*script_state);
   return layouts;
 }
 
@@ -103,7 +115,9 @@ JobTables ResolveTables(const Job& resolved) {
   JobTables tables;
   AddSparse(resolved, &tables);
   const auto first_id = static_cast<uint32_t>(tables.sparse.size());
-  tables.dense = DenseTablesOf(resolved, DescribeModel(resolved), first_id);
+  const ModelSpec model = DescribeModel(resolved);
+  tables.dense = DenseTablesOf(resolved, model, first_id);
+  if (model.is_script) tables.script_state = ScriptStateLayout(first_id);
   return tables;
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,8 @@ struct JobTables {
   std::vector<TableSettings::Placement> placements;
   std::vector<FeatureSpec> features;  // in the order of the data's columns
   std::vector<DenseTable> dense;      // Ids S, S+1, ..., in the order of ModelSpec::tensors.
+  // Id S, where the model is a script: what it keeps in checkpoints (worker/train/script_state.h).
+  std::optional<TableLayout> script_state;
 
   // All layouts by id.
   std::vector<TableLayout> AllLayouts() const;

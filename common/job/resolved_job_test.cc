@@ -55,6 +55,26 @@ TEST(ResolveTables, DenseTensorsFollowTheSparseTables) {
   EXPECT_EQ(last.num_blocks(), 1);  // padded
 }
 
+TEST(ResolveTables, TheStateOfAScriptFollowsTheSparseTables) {
+  EXPECT_FALSE(ResolveTables(Parse(kKaggle)).script_state.has_value());
+  const JobTables tables = ResolveTables(Parse(R"(name: "own"
+data { format: CRITEO_TSV path: "log.tsv" num_categorical: 2 }
+worker { command: ["python3", "train.py"] }
+train { batch_size: 16 learning_rate { base: 0.1 } }
+)"));
+  EXPECT_THAT(tables.dense, testing::IsEmpty());
+  ASSERT_TRUE(tables.script_state.has_value());
+  const TableLayout& state = *tables.script_state;
+  EXPECT_EQ(state.id, TableId(2));
+  EXPECT_EQ(state.name, "script.state");
+  EXPECT_EQ(state.dim, kDenseBlockFloats);
+  EXPECT_EQ(state.state_floats(), 0);
+  EXPECT_EQ(state.role, TableRole::kDense);
+  const std::vector<TableLayout> all = tables.AllLayouts();
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[2].name, "script.state");
+}
+
 TEST(ResolveTables, SharedTablesAreOneInTheOrderOfTheFeatures) {
   const JobTables tables = ResolveTables(Parse(R"(name: "shared"
 data { format: DLRM_NPY path: "d" num_dense: 4 }

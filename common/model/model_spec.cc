@@ -15,15 +15,31 @@ struct Preset {
   std::optional<ModelError> (*check)(const Job& job, const ModelInputs& inputs);
   ModelSpec (*describe)(const Job& job, const ModelInputs& inputs);
 };
+
+std::optional<ModelError> CheckScript(const Job& job, const ModelInputs&) {
+  if (job.worker().command_size() > 0 && !job.worker().command(0).empty()) return std::nullopt;
+  return ModelError{"worker.command",
+                    "is empty; write a program, such as [\"python3\", \"train.py\"]"};
+}
+
+// A script has its tensors itself.
+ModelSpec DescribeScript(const Job&, const ModelInputs&) {
+  ModelSpec spec;
+  spec.is_script = true;
+  return spec;
+}
+
 constexpr Preset kPresets[] = {
     {"dlrm", [](const Job& job) { return job.has_dlrm(); }, CheckDlrm, DescribeDlrm},
+    {"worker", [](const Job& job) { return job.has_worker(); }, CheckScript, DescribeScript},
 };
 
-const Preset* PresetOf(const Job& job) {
+std::vector<const Preset*> PresetsOf(const Job& job) {
+  std::vector<const Preset*> presets;
   for (const Preset& preset : kPresets) {
-    if (preset.is_set(job)) return &preset;
+    if (preset.is_set(job)) presets.push_back(&preset);
   }
-  return nullptr;
+  return presets;
 }
 
 // Above it a width is a typo, not a wish.
@@ -58,16 +74,20 @@ uint64_t ModelSpec::ActivationBytes(int64_t max_batch, ComputeOn where) const {
 }
 
 std::optional<ModelError> CheckModel(const Job& job, const ModelInputs& inputs) {
-  const Preset* const preset = PresetOf(job);
-  if (preset == nullptr) return ModelError{kPresets[0].name, "is missing; a job needs a model"};
-  return preset->check(job, inputs);
+  const std::vector<const Preset*> presets = PresetsOf(job);
+  if (presets.empty()) return ModelError{kPresets[0].name, "is missing; a job needs a model"};
+  if (presets.size() > 1) {
+    return ModelError{presets[1]->name,
+                      absl::StrCat("is set, and ", presets[0]->name, " as well; choose one")};
+  }
+  return presets[0]->check(job, inputs);
 }
 
 ModelSpec DescribeModel(const Job& job, const ModelInputs& inputs) {
-  const Preset* const preset = PresetOf(job);
-  CHECK(preset != nullptr);
-  ModelSpec spec = preset->describe(job, inputs);
-  spec.preset = preset->name;
+  const std::vector<const Preset*> presets = PresetsOf(job);
+  CHECK(!presets.empty());
+  ModelSpec spec = presets[0]->describe(job, inputs);
+  spec.preset = presets[0]->name;
   spec.inputs = inputs;
   return spec;
 }

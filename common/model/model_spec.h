@@ -54,7 +54,8 @@ struct ActivationFloats {
 ActivationFloats operator+(const ActivationFloats& a, const ActivationFloats& b);
 
 struct ModelSpec {
-  std::string preset;  // The job's stanza: "dlrm".
+  std::string preset;      // The job's stanza: "dlrm".
+  bool is_script = false;  // A script of the user's computes it, and has its tensors.
   ModelInputs inputs;
   // In the order of their tables.
   std::vector<DenseTensor> tensors;

@@ -119,11 +119,12 @@ void ExpectHeader(const Header& header, const RequestHeader& proto) {
   for (uint64_t tables = g->Below(6); tables > 0; --tables) {
     TablePush* table = proto.add_tables();
     table->set_table(static_cast<uint32_t>(g->Number()));
-    table->set_kind(static_cast<TablePush::Kind>(g->Below(2)));
+    table->set_kind(static_cast<TablePush::Kind>(g->Below(kNumPushKinds)));
     const size_t n = g->Below(30);
     table->set_keys(AsBytes(g->Integers<Key>(n)));
     table->set_counts(AsBytes(g->Integers<uint32_t>(n)));
-    table->set_values(AsBytes(g->Floats(n * (1 + g->Below(20)))));
+    const size_t width = table->kind() == TablePush::COUNT ? 0 : 1 + g->Below(20);
+    table->set_values(AsBytes(g->Floats(n * width)));
   }
   for (uint64_t limits = g->Below(4); limits > 0; --limits) {
     ::thermocline::RowLimit* limit = proto.add_row_limits();
@@ -506,8 +507,15 @@ TEST(Codec, SizesThatDontFitAreRefusedByName) {
   bad.mutable_tables(0)->clear_counts();
   EXPECT_EQ(push_status(bad).code(), absl::StatusCode::kInvalidArgument);
   bad = good;
-  bad.mutable_tables(0)->set_kind(static_cast<TablePush::Kind>(2));
-  EXPECT_EQ(push_status(bad).code(), absl::StatusCode::kInvalidArgument);
+  bad.mutable_tables(0)->set_kind(static_cast<TablePush::Kind>(kNumPushKinds));
+  EXPECT_EQ(push_status(bad), absl::InvalidArgumentError("table 6: unknown kind of push 3"));
+  bad = good;
+  bad.mutable_tables(0)->set_kind(TablePush::COUNT);
+  EXPECT_EQ(push_status(bad),
+            absl::InvalidArgumentError(
+                "table 6: values have 24 bytes; keys without a gradient have none"));
+  bad.mutable_tables(0)->clear_values();
+  EXPECT_TRUE(push_status(bad).ok());
 }
 
 TEST(Codec, OtherKindsAreRefused) {

@@ -153,13 +153,16 @@ absl::Status CheckTablePush(const ScannedPush& scanned) {
     return absl::InvalidArgumentError(
         absl::StrCat("table ", scanned.table.value(), ": ", chunks...));
   };
-  if (scanned.kind > static_cast<uint32_t>(PushKind::kAssign)) {
+  if (scanned.kind >= kNumPushKinds) {
     return error("unknown kind of push ", scanned.kind);
   }
   const size_t n = scanned.keys.bytes / sizeof(Key);
   if (scanned.counts.bytes != n * sizeof(uint32_t)) {
     return error("counts have ", scanned.counts.bytes, " bytes; ", n, " keys need ",
                  n * sizeof(uint32_t));
+  }
+  if (scanned.kind == static_cast<uint32_t>(PushKind::kCount) && scanned.values.bytes != 0) {
+    return error("values have ", scanned.values.bytes, " bytes; keys without a gradient have none");
   }
   if (n == 0 ? scanned.values.bytes != 0 : scanned.values.bytes % (n * sizeof(float)) != 0) {
     return error("values have ", scanned.values.bytes, " bytes, not a multiple of ",

@@ -50,7 +50,10 @@ struct PullRequest {
   }
 };
 
-enum class PushKind { kGradient = 0, kAssign = 1 };
+// kCount: keys that were looked up and have no gradient, which is not a gradient of zero: an
+// optimizer with momentum would move the row.
+enum class PushKind { kGradient = 0, kAssign = 1, kCount = 2 };
+inline constexpr uint32_t kNumPushKinds = 3;
 
 // One table's keys in a push; the spans borrow them.
 struct PushSlice {
@@ -58,7 +61,7 @@ struct PushSlice {
   PushKind kind = PushKind::kGradient;
   absl::Span<const Key> keys;         // [n]
   absl::Span<const uint32_t> counts;  // [n] lookups per key
-  absl::Span<const float> values;     // [n, dim]; kAssign: [n, row_floats]
+  absl::Span<const float> values;     // [n, dim]; kAssign: [n, row_floats]; kCount: none
 };
 
 // One table's share of a push chunk, as ranges of its keys, counts and values.
@@ -68,7 +71,7 @@ struct PushRange {
   size_t begin = 0;         // in keys and counts
   size_t count = 0;         // keys
   size_t value_begin = 0;   // in values
-  size_t value_floats = 0;  // kGradient: count * dim; kAssign: count * row_floats
+  size_t value_floats = 0;  // kGradient: count * dim; kAssign: count * row_floats; kCount: 0
 };
 
 // What a table with max_rows keeps: rows whose RowMeta::changed is oldest_kept or more.

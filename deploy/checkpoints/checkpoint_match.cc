@@ -196,6 +196,27 @@ absl::Status CheckLayers(const Job& job, const Job& before, bool numbers_change,
   return absl::OkStatus();
 }
 
+// A script's model is its own: it gets the state that a script has saved, and no layers. `kept`:
+// tables. REQUIRES: one of the jobs has a script
+void AddScriptNotices(const Job& job, const Job& before, const std::vector<std::string>& kept,
+                      bool features_change, std::vector<std::string>* notices) {
+  if (!before.has_worker()) {
+    notices->push_back(
+        "the layers of the checkpoint's model are left out: the job's model is a script, which "
+        "begins without a state");
+  } else if (!job.has_worker()) {
+    notices->push_back(
+        "the state of the checkpoint's script is left out: the job has none, so that its layers "
+        "begin anew");
+  }
+  if (!features_change) return;
+  notices->push_back(absl::StrCat(
+      "kept of the checkpoint: ", kept.empty() ? "no table" : "tables ", absl::StrJoin(kept, ", "),
+      job.has_worker() && before.has_worker()
+          ? ", and the script's state, which was made for the other features"
+          : ""));
+}
+
 using FileList = google::protobuf::RepeatedPtrField<DataFile>;
 
 // The place in `files` of one that is `file`, wherever it lies; -1: there is none.
@@ -252,6 +273,12 @@ absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest) {
   if (job.seed() != manifest.seed()) {
     return Differs(absl::StrCat("seed is ", job.seed(), ", and the checkpoint was made with ",
                                 manifest.seed(), ": rows that it lacks would begin otherwise"));
+  }
+  if (job.has_worker() != manifest.job().has_worker()) {
+    return Differs(job.has_worker() ? "the job has a script (`worker`), and the checkpoint's job "
+                                      "has `dlrm`"
+                                    : "the job has `dlrm`, and the checkpoint's job has a script "
+                                      "(`worker`)");
   }
   const std::vector<TableLayout> here = ResolveTables(job).AllLayouts();
   const std::vector<TableLayout> there = TablesOf(manifest);
@@ -349,6 +376,10 @@ absl::StatusOr<std::vector<std::string>> CheckInit(const Job& job,
     if (Find(here, table.name) != nullptr) continue;
     notices->push_back(
         absl::StrCat("table '", table.name, "' of the checkpoint is left out: the job has none"));
+  }
+  if (job.has_worker() || before.has_worker()) {
+    AddScriptNotices(job, before, kept, numbers_change || tables_change, notices);
+    return anew;
   }
   RETURN_IF_ERROR(CheckLayers(job, before, numbers_change, tables_change, &anew));
   if (!numbers_change && !tables_change) return anew;

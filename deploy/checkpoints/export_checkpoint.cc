@@ -4,20 +4,27 @@
 #include <google/protobuf/util/message_differencer.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
+#include "common/checkpoint/file_frame.h"
 #include "common/checkpoint/merged_rows.h"
 #include "common/job/job_data.h"
 #include "common/job/job_loader.h"
 #include "common/job/job_source.h"
 #include "common/job/resolved_job.h"
+#include "common/math/script_state_rows.h"
 #include "deploy/checkpoints/safetensors_file.h"
 
 namespace thermocline {
@@ -135,6 +142,7 @@ std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
                 {"features", std::move(features)},
                 {"tables", std::move(sparse)}};
   for (const MlpShape& mlp : DescribeModel(job).mlps) model[mlp.name] = mlp.widths;
+  if (job.has_worker()) model["script"] = absl::StrJoin(job.worker().command(), " ");
   if (FormatName(job) == "DESCRIBED") model["described"] = DescriptionOf(job);
   return model.dump();
 }
@@ -143,6 +151,45 @@ std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
 struct TableTensors {
   static constexpr size_t npos = static_cast<size_t>(-1);
   size_t keys = npos, rows = npos, state = npos;
+};
+
+// A file that is whole, and gets its name later.
+class NewFile {
+ public:
+  static absl::StatusOr<std::unique_ptr<NewFile>> Create(const std::string& path,
+                                                         absl::string_view bytes) {
+    std::unique_ptr<NewFile> file(new NewFile(path));
+    RETURN_IF_ERROR(file->Write(bytes));
+    return file;
+  }
+  // Removes the file unless it has its name.
+  ~NewFile() {
+    if (!is_named_) disk_.Remove(temporary_).IgnoreError();
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  absl::Status Finish() {
+    RETURN_IF_ERROR(disk_.Rename(temporary_, path_));
+    is_named_ = true;
+    return absl::OkStatus();
+  }
+
+ private:
+  explicit NewFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".tmp") {}
+
+  absl::Status Write(absl::string_view bytes) {
+    const absl::Status removed = disk_.Remove(temporary_);  // what a crash left
+    if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+    ASSIGN_OR_RETURN(const std::unique_ptr<AppendFile> file, disk_.Create(temporary_));
+    RETURN_IF_ERROR(file->Append({bytes}));
+    return file->Sync();
+  }
+
+  PosixDisk disk_;
+  const std::string path_;
+  const std::string temporary_;
+  bool is_named_ = false;
 };
 
 class Export {
@@ -159,6 +206,8 @@ class Export {
   std::map<std::string, std::string> Metadata() const;
   absl::Status WriteSparse(const TableLayout& layout);
   absl::Status WriteDense(const DenseTable& table);
+  absl::StatusOr<std::string> ReadScriptState();
+  absl::Status WriteScriptState(const std::string& path);
   // Calls `use` with every row of a table.
   template <typename Use>
   absl::Status ForEachRow(TableId table, Use use);
@@ -172,6 +221,7 @@ class Export {
   std::vector<SafetensorsEntry> entries_;
   std::map<TableId, TableTensors> tensors_;
   std::unique_ptr<SafetensorsFile> file_;
+  std::unique_ptr<NewFile> state_;  // null: there is none.
 };
 
 absl::StatusOr<ExportedCheckpoint> Export::Run(const std::string& path) {
@@ -181,7 +231,9 @@ absl::StatusOr<ExportedCheckpoint> Export::Run(const std::string& path) {
   ASSIGN_OR_RETURN(file_, SafetensorsFile::Create(path, entries_, Metadata()));
   for (const TableLayout& layout : tables_.sparse) RETURN_IF_ERROR(WriteSparse(layout));
   for (const DenseTable& table : tables_.dense) RETURN_IF_ERROR(WriteDense(table));
+  if (tables_.script_state.has_value()) RETURN_IF_ERROR(WriteScriptState(path));
   RETURN_IF_ERROR(file_->Finish());
+  if (state_ != nullptr) RETURN_IF_ERROR(state_->Finish());
   exported_.tensors = entries_.size();
   exported_.bytes = file_->file_bytes();
   return exported_;
@@ -296,6 +348,44 @@ absl::Status Export::WriteDense(const DenseTable& table) {
     RETURN_IF_ERROR(file_->Append(tensors.state, row.data() + kDenseBlockFloats,
                                   sizeof(float) * (row_floats - kDenseBlockFloats)));
   }
+  return absl::OkStatus();
+}
+
+// "": the script has kept nothing.
+absl::StatusOr<std::string> Export::ReadScriptState() {
+  std::map<Key, std::vector<float>> of_key;
+  RETURN_IF_ERROR(ForEachRow(tables_.script_state->id, [&](const SavedRow& row) {
+    of_key[row.key.key].assign(row.values.begin(), row.values.begin() + kDenseBlockFloats);
+    return absl::OkStatus();
+  }));
+  if (of_key.empty()) return "";
+  std::vector<float> rows;
+  for (const auto& [key, values] : of_key) {
+    if (key * kDenseBlockFloats != rows.size()) {
+      return absl::DataLossError(
+          absl::StrCat("the state of the script lacks its row ", rows.size() / kDenseBlockFloats));
+    }
+    rows.insert(rows.end(), values.begin(), values.end());
+  }
+  return StateOfRows(rows);
+}
+
+absl::Status Export::WriteScriptState(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string state, ReadScriptState());
+  constexpr char kSuffix[] = ".safetensors";
+  absl::string_view stem = path;
+  const bool has_suffix = absl::ConsumeSuffix(&stem, kSuffix);
+  const std::string state_path = absl::StrCat(stem, ".state", has_suffix ? kSuffix : "");
+  if (state.empty()) {
+    std::error_code error;
+    if (!std::filesystem::exists(state_path, error)) return absl::OkStatus();
+    return absl::AlreadyExistsError(
+        absl::StrCat("the checkpoint's script has kept no state, and ", state_path,
+                     " would pass for it: move it away, or export to another path"));
+  }
+  ASSIGN_OR_RETURN(state_, NewFile::Create(state_path, state));
+  exported_.script_state = state_path;
+  exported_.script_state_bytes = state.size();
   return absl::OkStatus();
 }
 

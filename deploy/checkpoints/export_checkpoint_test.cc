@@ -163,6 +163,73 @@ TEST_F(ExportCheckpointTest, SaysWhatComputingWithItTakes) {
   EXPECT_EQ(static_cast<float>(0.009999999776482582), 0.01f);
 }
 
+// What the script keeps is bytes of its own; the tables are as ever.
+TEST_F(ExportCheckpointTest, TheStateOfAScriptIsAFileOfItsOwn) {
+  SimulatedDisk disk;
+  TestRows rows;
+  const CheckpointManifest manifest =
+      MakeExportedCheckpoint(&disk, kDirectory, &rows, {"worker.command=['python3', 'train.py']"},
+                             {"dlrm", "dense_optimizer"});
+  const auto exported = ExportCheckpoint(&disk, kDirectory, manifest, path_, {});
+  ASSERT_TRUE(exported.ok()) << exported.status();
+  EXPECT_EQ(exported->script_state, testing::TempDir() + "/model.state.safetensors");
+  EXPECT_EQ(exported->script_state_bytes, kTestStateBytes);
+  std::ifstream file(exported->script_state, std::ios::binary);
+  std::stringstream state;
+  state << file.rdbuf();
+  EXPECT_EQ(state.str(), std::string(kTestStateBytes, 's'));
+  EXPECT_EQ(exported->tensors, 4u);
+  const Parsed parsed = Parse(path_);
+  EXPECT_THAT(parsed.Shape("C1.keys"), ElementsAre(100));
+  const auto model =
+      nlohmann::json::parse(parsed.header.at("__metadata__").at("model").get<std::string>());
+  EXPECT_EQ(model["script"], "python3 train.py");
+  EXPECT_FALSE(model.contains("bottom"));
+}
+
+TEST_F(ExportCheckpointTest, AStateThatTheCheckpointLacksIsNotLeftBesideIt) {
+  const std::string state = testing::TempDir() + "/model.state.safetensors";
+  const auto export_script = [&](bool has_state, const std::string& path) {
+    SimulatedDisk disk;
+    TestRows rows;
+    const CheckpointManifest manifest =
+        MakeExportedCheckpoint(&disk, kDirectory, &rows, {"worker.command=['python3', 'train.py']"},
+                               {"dlrm", "dense_optimizer"}, has_state);
+    return ExportCheckpoint(&disk, kDirectory, manifest, path, {});
+  };
+  const auto exported = export_script(true, path_);
+  ASSERT_TRUE(exported.ok()) << exported.status();
+  const auto refused = export_script(false, path_);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr(state));
+  EXPECT_TRUE(std::filesystem::exists(state)) << "it may be a file of the user's";
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".tmp"));
+  std::filesystem::remove(state);
+  const auto without = export_script(false, path_);
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_EQ(without->script_state, "");
+  EXPECT_FALSE(std::filesystem::exists(state));
+}
+
+// A path that can't get its name is a folder.
+TEST_F(ExportCheckpointTest, WithoutTheModelItsStateGetsNoName) {
+  SimulatedDisk disk;
+  TestRows rows;
+  const CheckpointManifest manifest =
+      MakeExportedCheckpoint(&disk, kDirectory, &rows, {"worker.command=['python3', 'train.py']"},
+                             {"dlrm", "dense_optimizer"});
+  const std::string folder = testing::TempDir() + "/taken";
+  std::filesystem::create_directories(folder + "/model.safetensors");
+  const auto exported =
+      ExportCheckpoint(&disk, kDirectory, manifest, folder + "/model.safetensors", {});
+  EXPECT_EQ(exported.status().code(), absl::StatusCode::kUnavailable) << exported.status();
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    left.push_back(entry.path().filename());
+  }
+  EXPECT_THAT(left, ElementsAre("model.safetensors"));
+}
+
 TEST_F(ExportCheckpointTest, TensorsFollowEachOtherAndAreAligned) {
   ASSERT_TRUE(Export(/*optimizer_state=*/true).ok());
   const Parsed parsed = Parse(path_);

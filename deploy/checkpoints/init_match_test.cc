@@ -87,6 +87,53 @@ TEST_F(InitMatchTest, ANumberLessBeginsTheBottomsFirstLayer) {
               Contains("the numeric feature 'a' of the checkpoint is left out: the job has none"));
 }
 
+constexpr char kScript[] = "worker { command: ['python3', 'train.py'] }";
+
+TEST_F(InitMatchTest, AScriptGetsTheStateOfAScript) {
+  const auto check = [&](const Job& job) {
+    notices_.clear();
+    return CheckInit(job, ManifestOf(JobOfFeatures({"a"}, {"u", "v"}, kScript), "1.0"), &notices_);
+  };
+  auto anew = check(JobOfFeatures({"a"}, {"u", "v"}, "worker { command: 'other.py' }"));
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_THAT(*anew, IsEmpty());
+  EXPECT_THAT(notices_, IsEmpty());
+  anew = check(JobOfFeatures({"a"}, {"u", "v", "new"}, kScript));
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_THAT(*anew, IsEmpty());
+  EXPECT_THAT(notices_, ElementsAre("the feature 'new' is new",
+                                    "table 'new' is not in the checkpoint: its rows begin anew",
+                                    "kept of the checkpoint: tables u, v, and the script's state, "
+                                    "which was made for the other features"));
+  anew = check(JobOfFeatures({"a"}, {"u", "v"}));
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_THAT(*anew, IsEmpty());
+  EXPECT_THAT(notices_,
+              ElementsAre("the state of the checkpoint's script is left out: the job has none, so "
+                          "that its layers begin anew"));
+}
+
+TEST_F(InitMatchTest, AScriptGetsNoLayers) {
+  const auto anew = Check(JobOfFeatures({"a", "b"}, {"u", "v", "w"}, kScript));
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_THAT(*anew, IsEmpty());
+  EXPECT_THAT(notices_, ElementsAre("the layers of the checkpoint's model are left out: the job's "
+                                    "model is a script, which begins without a state"));
+}
+
+// A run goes on with the model that it has.
+TEST_F(InitMatchTest, AScriptDoesNotGoOnForAnotherModel) {
+  const Job script = JobOfFeatures({"a", "b"}, {"u", "v", "w"}, kScript);
+  const Job layers = JobOfFeatures({"a", "b"}, {"u", "v", "w"});
+  EXPECT_EQ(CheckModel(script, manifest_),
+            absl::FailedPreconditionError("the job has a script (`worker`), and the checkpoint's "
+                                          "job has `dlrm`"));
+  EXPECT_EQ(CheckModel(layers, ManifestOf(script, "1.0")),
+            absl::FailedPreconditionError("the job has `dlrm`, and the checkpoint's job has a "
+                                          "script (`worker`)"));
+  EXPECT_EQ(CheckModel(script, ManifestOf(script, "1.0")), absl::OkStatus());
+}
+
 TEST_F(InitMatchTest, WhatDoesNotFitIsRefused) {
   const auto refused = [&](const Job& job) {
     const auto anew = Check(job);

@@ -14,12 +14,13 @@
 #include "absl/time/clock.h"
 #include "common/base/thread_pool.h"
 #include "common/job/job_data.h"
+#include "common/process/child_process.h"
 #include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/hot_rows.h"
 #include "deploy/cli/job_certificates.h"
+#include "deploy/cli/job_files.h"
 #include "deploy/cli/run_setup.h"
-#include "deploy/processes/child_process.h"
 #include "deploy/report/summary.h"
 
 namespace thermocline {
@@ -61,6 +62,8 @@ int RunBenchTrain(const BenchTrainFlags& flags) {
   if (!job.ok()) return Complain(job.status().message(), kExitUsage);
   const auto programs = FindProgramsOf(flags);
   if (!programs.ok()) return Complain(programs.status().message(), kExitUsage);
+  const absl::Status script = CheckScriptProgram(*job);
+  if (!script.ok()) return Complain(script.message(), kExitUsage);
   const auto parent = RunDirectory::Create(flags.run_dir, absl::StrCat(job->name(), "-bench"),
                                            absl::Now(), job->readers());
   if (!parent.ok()) return Complain(parent.status().message(), kExitUsage);

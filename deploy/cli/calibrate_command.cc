@@ -12,11 +12,11 @@
 #include "common/base/status_macros.h"
 #include "common/job/job_data.h"
 #include "common/job/job_loader.h"
+#include "common/process/child_process.h"
 #include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/hot_rows.h"
 #include "deploy/cli/run_setup.h"
-#include "deploy/processes/child_process.h"
 
 namespace thermocline {
 namespace {
@@ -36,6 +36,11 @@ constexpr char kDefaultBudgets[] = "64MiB,256MiB,1GiB";
 absl::StatusOr<Job> LoadForCalibration(const CalibrateFlags& flags, std::string* budgets) {
   *budgets = flags.budgets;
   const absl::StatusOr<Job> job = LoadJobOf(flags);
+  if (job.ok() && job->has_worker()) {
+    return absl::InvalidArgumentError(
+        "the job's model is a script (`worker`), which trains without hot rows (`fae`): there is "
+        "nothing to calibrate");
+  }
   if (job.ok() && CountsHotRows(*job)) return job;
   if (budgets->empty()) *budgets = kDefaultBudgets;
   const std::string first = std::string(budgets->begin(), absl::c_find(*budgets, ','));

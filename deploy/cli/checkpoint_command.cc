@@ -300,6 +300,10 @@ int ExportOneCheckpoint(const CheckpointFlags& flags) {
                       exported->tensors, FormatBytes(exported->bytes), digest.high, digest.low)
           .c_str(),
       stdout);
+  if (!exported->script_state.empty()) {
+    std::printf("%s: what the job's script keeps, %s\n", exported->script_state.c_str(),
+                FormatBytes(exported->script_state_bytes).c_str());
+  }
   return kExitDone;
 }
 

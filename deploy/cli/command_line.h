@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "common/version/version.h"
+
 namespace thermocline {
 
-inline constexpr char kVersion[] = "0.1.0";
+inline constexpr char kVersion[] = THERMOCLINE_VERSION;
 
 // Parses the arguments (without the program's name) and runs the command that they name. Prints
 // help pages to standard output and errors to standard error. Returns the exit code.

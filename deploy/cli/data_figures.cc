@@ -6,9 +6,9 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/job/job_data.h"
+#include "common/process/child_process.h"
 #include "deploy/cli/console.h"
 #include "deploy/inspect/inspection.h"
-#include "deploy/processes/child_process.h"
 
 namespace thermocline {
 namespace {

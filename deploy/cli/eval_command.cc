@@ -29,6 +29,7 @@ Json ResultOf(const RunSetup& setup, const std::string& rows, const std::string&
                            "calibration", "bad_lines", "model_digest"}) {
     result[name] = summary.at(name);
   }
+  if (summary.contains("own_metric")) result["own_metric"] = summary["own_metric"];
   result["run_directory"] = run_dir.empty() ? Json(nullptr) : Json(run_dir);
   return result;
 }
@@ -54,7 +55,8 @@ int RunEval(const EvalFlags& flags) {
   };
   if (!result.ok()) return fail(result.status());
   // If the user has named no run directory, it has only logs, which are not needed any more.
-  const bool is_kept = !flags.run_dir.empty() || !result->shortfall.ok();
+  const bool is_scored = !setup->job.has_worker() || IsScored(result->summary);
+  const bool is_kept = !flags.run_dir.empty() || !result->shortfall.ok() || !is_scored;
   if (!is_kept) setup->directory.RemoveAll();
   const std::string run_dir = is_kept ? setup->directory.path() : "";
   const int requests = signals.stop_requests();
@@ -67,6 +69,10 @@ int RunEval(const EvalFlags& flags) {
                                 RenderEvaluation(result->summary),
                                 is_kept ? absl::StrCat("run directory: ", run_dir, "\n") : ""));
   if (!result->shortfall.ok()) return fail(result->shortfall);
+  if (!is_scored) {
+    return fail(absl::FailedPreconditionError(
+        "no row was scored: none is held out, or the script did not call run.evaluate()"));
+  }
   return signals.stop_requests() > requests ? kExitFailed : kExitDone;
 }
 

@@ -14,12 +14,12 @@
 #include "common/base/status_macros.h"
 #include "common/disk/file_list.h"
 #include "common/job/job_loader.h"
+#include "common/process/child_process.h"
 #include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/inspect/inspection.h"
 #include "deploy/inspect/job_draft.h"
 #include "deploy/inspect/suggestions.h"
-#include "deploy/processes/child_process.h"
 
 namespace thermocline {
 namespace {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "common/arrow/object_store.h"
@@ -17,6 +18,7 @@
 #include "common/job/job_data.h"
 #include "common/job/resolved_job.h"
 #include "common/net/tls_files.h"
+#include "common/process/child_process.h"
 #include "deploy/nodes/node_processes.h"
 
 namespace thermocline {
@@ -138,6 +140,10 @@ void MakePathsAbsolute(Job* job) {
   if (data->has_train()) make_absolute(data->mutable_train());
   if (data->has_test()) make_absolute(data->mutable_test());
   job->set_init_from(AbsolutePath(job->init_from()));
+  if (job->has_worker()) {
+    const std::string& directory = job->worker().directory();
+    job->mutable_worker()->set_directory(AbsolutePath(directory.empty() ? "." : directory));
+  }
   if (job->has_checkpoint()) {
     std::string* directory = job->mutable_checkpoint()->mutable_directory();
     *directory = AbsolutePath(*directory);
@@ -157,11 +163,25 @@ void MakePathsAbsolute(Job* job) {
 absl::Status CheckJobFiles(const Job& job) {
   RETURN_IF_ERROR(CheckDataFiles(job.data()));
   RETURN_IF_ERROR(CheckHeldOut(job));
+  const std::string& directory = job.worker().directory();
+  RETURN_IF_ERROR(CheckReadable("worker.directory", directory));
+  if (!directory.empty() && !std::filesystem::is_directory(directory)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("worker.directory '", directory, "' is not a folder"));
+  }
   const Tls& tls = job.cluster().tls();
   RETURN_IF_ERROR(CheckReadable("cluster.tls.certificate", tls.certificate()));
   RETURN_IF_ERROR(CheckReadable("cluster.tls.private_key", tls.private_key()));
   RETURN_IF_ERROR(CheckReadable("cluster.tls.ca", tls.ca()));
   return CheckCertificates(job.name(), tls);
+}
+
+absl::Status CheckScriptProgram(const Job& job) {
+  if (!job.has_worker()) return absl::OkStatus();
+  const absl::Status found =
+      FindCommand(job.worker().command(0), job.worker().directory()).status();
+  if (found.ok()) return found;
+  return absl::Status(found.code(), absl::StrCat("worker.command: ", found.message()));
 }
 
 absl::Status FindDataFiles(Job* job) {

@@ -17,6 +17,10 @@ void MakePathsAbsolute(Job* job);
 // other way round; held-out rows from two places), each with the field and the path.
 absl::Status CheckJobFiles(const Job& job);
 
+// Whether this machine has the program of a script (Job.worker), which the worker starts. Errors:
+// FindCommand's, with the field.
+absl::Status CheckScriptProgram(const Job& job);
+
 // Sets Job.data_files: looks at each file, with a read at either end. Errors: those of finding and
 // reading them; the field stays empty then.
 absl::Status FindDataFiles(Job* job);

@@ -1,5 +1,6 @@
 #include "deploy/cli/job_files.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -59,6 +60,42 @@ TEST_F(JobFilesTest, NpyIsAFolderInBothForms) {
     EXPECT_THAT(std::string(none.message()),
                 HasSubstr(absl::StrCat(field, " '", folder_, "/none'")));
   }
+}
+
+TEST_F(JobFilesTest, TheProgramOfAScriptIsInPathOrBesideIt) {
+  const auto job_with = [&](const std::string& command, const std::string& directory) {
+    const auto job =
+        ParseJob(absl::StrCat("name: 'j' data { format: CRITEO_TSV path: '", folder_,
+                              "/day.tsv' } worker { command: ['", command, "', 'x'] directory: '",
+                              directory, "' } train { batch_size: 1 learning_rate { base: 1 } }"),
+                 "j", {});
+    EXPECT_TRUE(job.ok()) << job.status();
+    return *job;
+  };
+  std::filesystem::create_directories(folder_ + "/bin");
+  const std::string program = folder_ + "/bin/model_program";
+  std::ofstream(program) << "#!/bin/sh\n";
+  const auto missing = [&](const Job& job) {
+    return std::string(CheckScriptProgram(job).message());
+  };
+  EXPECT_EQ(missing(job_with("bin/model_program", folder_)),
+            absl::StrCat("worker.command: ", program,
+                         " is not executable; a Python script is the argument of python3: "
+                         "[\"python3\", \"bin/model_program\"]"));
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  EXPECT_EQ(CheckScriptProgram(job_with("bin/model_program", folder_)), absl::OkStatus());
+  EXPECT_EQ(CheckScriptProgram(job_with(program, "")), absl::OkStatus());
+  EXPECT_EQ(CheckScriptProgram(job_with("sh", folder_)), absl::OkStatus());
+  EXPECT_EQ(missing(job_with("model_program", folder_ + "/bin")),
+            absl::StrCat("worker.command: there is no program 'model_program' on PATH (",
+                         std::getenv("PATH"), ")"));
+  EXPECT_EQ(CheckScriptProgram(Job()), absl::OkStatus());
+  EXPECT_EQ(CheckJobFiles(job_with("sh", folder_)), absl::OkStatus());
+  const absl::Status file = CheckJobFiles(job_with("sh", program));
+  EXPECT_EQ(file.code(), absl::StatusCode::kInvalidArgument) << file;
+  const absl::Status none = CheckJobFiles(job_with("sh", folder_ + "/none"));
+  EXPECT_EQ(none.code(), absl::StatusCode::kNotFound) << none;
+  EXPECT_THAT(std::string(none.message()), HasSubstr("worker.directory"));
 }
 
 }  // namespace

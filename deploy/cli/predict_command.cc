@@ -17,13 +17,13 @@
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/disk.h"
 #include "common/job/job_loader.h"
+#include "common/process/child_process.h"
 #include "deploy/checkpoints/checkpoint_match.h"
 #include "deploy/cli/checkpoint_path.h"
 #include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/job_files.h"
 #include "deploy/cli/run_setup.h"
-#include "deploy/processes/child_process.h"
 #include "deploy/processes/reporting_program.h"
 #include "deploy/report/format.h"
 #include "deploy/report/summary.h"
@@ -115,6 +115,13 @@ absl::StatusOr<Prediction> SetUpPrediction(const PredictFlags& flags) {
       LoadWholeCheckpoint(store, prediction.checkpoint.name, nullptr, &prediction.notices));
   prediction.checkpoint.name = base.name;
   prediction.generation = base.manifest.generation();
+  if (base.manifest.job().has_worker()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "checkpoint ", base.name,
+        " is of a job whose model is a script (`worker`), which predict "
+        "does not have; `thermocline eval` starts the script, and thermocline.load() in Python "
+        "reads the rows without servers"));
+  }
   ASSIGN_OR_RETURN(prediction.job, JobToPredict(flags, base.name, base.manifest));
   RETURN_IF_ERROR(CheckModel(prediction.job, base.manifest));
   const absl::StatusOr<std::string> program = FindProgram("thermocline-predict", flags.bin_dir);

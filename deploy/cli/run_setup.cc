@@ -320,6 +320,16 @@ std::string JobFileBeside(const CheckpointPath& path) {
   return std::filesystem::exists(file, error) ? file.string() : "";
 }
 
+// A script computes the metric that it was trained with. Without one there is no policy.
+void KeepOwnMetric(const Evaluate& trained, Job* job) {
+  if (!job->has_worker() || trained.own_metric().empty()) return;
+  Evaluate* const policy = job->mutable_evaluate();
+  policy->set_own_metric(trained.own_metric());
+  policy->set_minimize(trained.minimize());
+  policy->set_every_passes(1);  // A policy says when; no pass is made here.
+  policy->set_keep_best(false);
+}
+
 }  // namespace
 
 absl::StatusOr<Job> LoadJobOf(const JobFlags& flags) {
@@ -351,6 +361,8 @@ absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) 
   if (!resumes) RETURN_IF_ERROR(FindInit(&job, &options.notices));
   ASSIGN_OR_RETURN(options.programs, FindProgramsOf(flags));
   RETURN_IF_ERROR(SetUpHosts(flags, job, &options));
+  // Else this machine takes no process of the job.
+  if (options.num_hosts == 0) RETURN_IF_ERROR(CheckScriptProgram(job));
   ASSIGN_OR_RETURN(RunDirectory directory, DirectoryOf(flags, job, resumes));
   MakeFilesFor(job.readers());
   RunSetup setup = {std::move(job), std::move(options), std::move(directory), {}, std::nullopt};
@@ -402,6 +414,8 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const EvalFlags& flags, ByteScan* scan)
     options.data_index = std::filesystem::path(file).parent_path() / "data_index";
   }
   RETURN_IF_ERROR(CheckModel(job, manifest));
+  RETURN_IF_ERROR(CheckScriptProgram(job));
+  KeepOwnMetric(manifest.job().evaluate(), &job);
   options.start.base_generation = manifest.generation();
   options.start.generation = manifest.generation() + 1;
   options.start.base_step = Step(manifest.step());

@@ -35,6 +35,25 @@ std::string ResumeCommandOf(const RunSetup& setup) {
                                        setup.options.listen);
 }
 
+// A job that was resumed and has failed before it made a checkpoint may fail from the same one
+// again, such as where a number in it is not finite.
+std::string HowToGoOnFromAnOlderOne(const RunSetup& setup, const CheckpointStore& store,
+                                    const GenerationStart& next) {
+  const GenerationStart& first = setup.options.start;
+  const bool is_the_same = next.base == first.base && next.base_generation == first.base_generation;
+  if (!setup.options.is_resumed || !is_the_same) return "";
+  const auto list = store.List();
+  if (!list.ok()) return "";
+  const ListedCheckpoint* older = nullptr;
+  for (const ListedCheckpoint& each : *list) {
+    if (!each.status.ok() || each.id.step >= next.base_step) continue;
+    if (older == nullptr || older->id.step < each.id.step) older = &each;
+  }
+  if (older == nullptr) return "";
+  return absl::StrCat("\nwhere it fails from that one again, from an older one: thermocline train ",
+                      "--run-dir ", setup.directory.path(), " --resume-from ", older->name);
+}
+
 // How to go on where there is no checkpoint yet. What the job itself has brought about, it would
 // bring about again.
 std::string HowToBeginAnew(const RunSetup& setup, const CheckpointStore& store,
@@ -72,7 +91,9 @@ std::string HowToGoOn(const RunSetup& setup, const TrainFlags& flags, const absl
   const auto next = FindNextGeneration(store, setup.job.name(), "");
   if (!next.ok()) return "";
   if (next->start.base.empty()) return HowToBeginAnew(setup, store, flags.job);
-  return absl::StrCat("\nto go on from the last checkpoint: ", ResumeCommandOf(setup));
+  return absl::StrCat(
+      "\nto go on from the last checkpoint: ", ResumeCommandOf(setup),
+      absl::IsCancelled(why) ? "" : HowToGoOnFromAnOlderOne(setup, store, next->start));
 }
 
 // A job that had ended before this start of its controller.

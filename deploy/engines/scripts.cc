@@ -306,15 +306,17 @@ HostNeeds NeedsOfHost(const Job& job, const JobPlan& plan, uint32_t hosts) {
   const uint32_t workers = ShareOf(job.cluster().workers(), hosts);
   HostNeeds needs;
   if (plan.is_complete) {
-    const uint64_t planned = servers * SumOf(plan.server) + workers * SumOf(plan.worker);
+    const uint64_t planned =
+        servers * SumOf(plan.server) + workers * (SumOf(plan.worker) + SumOf(plan.script));
     needs.memory_bytes = (planned + planned / 4 + kHostBytes) / kMiB * kMiB;
   }
-  // The default of worker_threads is all that a machine has; this machine's number says nothing of
-  // others.
+  // Without a number, a script computes with all cores of its machine. So does a worker by default,
+  // and this machine's number says nothing of others.
+  const auto all = static_cast<uint32_t>(HardwareThreads());
   const uint32_t threads = job.cluster().worker_threads();
-  if (threads != static_cast<uint32_t>(HardwareThreads())) {
-    needs.cores =
-        std::max<uint32_t>(1, workers * threads + servers * job.cluster().server_threads());
+  if (threads != all && (!job.has_worker() || job.worker().has_threads())) {
+    needs.cores = std::max<uint32_t>(
+        1, workers * (threads + job.worker().threads()) + servers * job.cluster().server_threads());
   }
   if (job.device() == Job::CUDA) needs.gpus = workers;
   return needs;

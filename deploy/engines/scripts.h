@@ -25,8 +25,9 @@ struct HostNeeds {
 // Returns the needs of the host with the most processes, if the job's processes are spread evenly
 // over `hosts` hosts. Memory: a quarter more than planned, and some for the agent and the
 // controller; all of the host's, if the rows of some tables are not known. Cores: as many as the
-// threads that the job file names; all of the host's, if it leaves the threads of workers to the
-// machine. GPUs: one for each worker, if the device is CUDA. `job` is resolved.
+// threads that the job file names; all of the host's, if it leaves the threads of workers, or of
+// the worker's script, to the machine. GPUs: one for each worker, if the device is CUDA. `job` is
+// resolved.
 HostNeeds NeedsOfHost(const Job& job, const JobPlan& plan, uint32_t hosts);
 
 // Exit code of `train --restarted`: another controller holds the run, so that how it ends is not

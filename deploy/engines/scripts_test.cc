@@ -166,6 +166,24 @@ TEST(HostNeedsTest, TheHostWithTheLargestShareDecides) {
   EXPECT_EQ(needs.gpus, 3u);
 }
 
+// The host of the worker runs its script, too.
+TEST(HostNeedsTest, AScriptHasMemoryAndCoresOfItsOwn) {
+  const uint32_t threads = static_cast<uint32_t>(HardwareThreads()) + 1;
+  Job job = JobWith(
+      absl::StrCat("cluster { servers: 1 worker_threads: ", threads, " server_threads: 3 }"));
+  job.clear_dlrm();
+  job.mutable_worker()->set_threads(threads + 1);
+  JobPlan plan;
+  plan.server = {{"rows", uint64_t{1} << 30}};
+  plan.worker = {{"buffers", uint64_t{2} << 30}};
+  plan.script = {{"worker.memory", uint64_t{5} << 30}};
+  const HostNeeds needs = NeedsOfHost(job, plan, 1);
+  EXPECT_EQ(needs.memory_bytes, (uint64_t{10} << 30) + (uint64_t{512} << 20));
+  EXPECT_EQ(needs.cores, threads + (threads + 1) + 3);
+  job.mutable_worker()->clear_threads();
+  EXPECT_EQ(NeedsOfHost(job, plan, 1).cores, 0u);
+}
+
 TEST(HostNeedsTest, ThreadsThatTheJobLeavesOpenAreAllOfTheHost) {
   EXPECT_EQ(NeedsOfHost(JobWith(""), {}, 1).cores, 0u);
   EXPECT_EQ(NeedsOfHost(JobWith(""), {}, 1).gpus, 0u);

@@ -30,7 +30,12 @@ using Use = std::pair<const char*, std::string>;  // What for, and why.
 Use UseOfInteger(const Json& column) {
   const std::string name = column["name"].get<std::string>();
   // With two values, a row for each says as much as a number could.
-  if (column["distinct"] == 2) return {kUseCategorical, "two values"};
+  if (column["distinct"] == 2) {
+    const Json& numbers = column["numbers"];
+    const bool is_flag = numbers["min"] == 0 && numbers["max"] == 1;
+    return {kUseCategorical,
+            is_flag ? "0 and 1; leave it out if it is another label" : "two values"};
+  }
   if (IsNameOfNumber(name)) return {kUseNumeric, "its name"};
   if (IsNameOfId(name)) return {kUseCategorical, "its name"};
   if (column["distinct"].get<double>() <= kFewValues) return {kUseCategorical, "few values"};

@@ -8,6 +8,7 @@ namespace thermocline {
 namespace {
 
 constexpr uint32_t kMostStalls = 1;
+constexpr uint32_t kMostScriptFailures = 1;
 
 }  // namespace
 
@@ -50,13 +51,16 @@ RestartPolicy::Decision RestartPolicy::OnEnd(size_t server, bool came_up, Step r
 JobBudgets::JobBudgets(const Job& job, bool can_go_back, const SpentBudgets& spent)
     : restarts(job.cluster().max_server_restarts(), can_go_back, spent.restarts()),
       rollbacks(job.checkpoint().max_rollbacks(), spent.rollbacks()),
-      stalls(kMostStalls, spent.stalls()) {}
+      stalls(kMostStalls, spent.stalls()),
+      scripts(kMostScriptFailures, spent.scripts()) {}
 
 SpentBudgets JobBudgets::spent() const {
   SpentBudgets spent;
   *spent.mutable_restarts() = restarts.spent();
   *spent.mutable_rollbacks() = rollbacks.spent();
   *spent.mutable_stalls() = stalls.spent();
+  // Records of jobs without a script stay as they were.
+  if (scripts.spent().times() > 0) *spent.mutable_scripts() = scripts.spent();
   return spent;
 }
 

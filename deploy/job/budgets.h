@@ -80,6 +80,7 @@ struct JobBudgets {
   RestartPolicy restarts;  // cluster.max_server_restarts
   Budget rollbacks;        // checkpoint.max_rollbacks
   Budget stalls;           // One a step: a job that stalls twice at one step would stall for ever.
+  Budget scripts;          // One a step: a script that fails twice at one step has a fault.
 };
 
 }  // namespace thermocline

@@ -82,6 +82,7 @@ CheckpointCoordinator::CheckpointCoordinator(CheckpointOptions options)
 
 void CheckpointCoordinator::BeginRound() {
   CHECK(is_idle());
+  is_concluding_round_ = is_concluding_;
   // Training is over when every push is acknowledged.
   if (is_ending_) return AskServers(*last_);
   // Workers that wait for a decision send nothing to the servers, so they cannot notice that a
@@ -398,7 +399,19 @@ void CheckpointCoordinator::OnRemoved(const std::string& held_back) {
 // of an evaluation, or the last.
 // ------------------------------------------------------------------------------------------------
 
+// Whether a checkpoint comes even if no worker pushes any more.
+bool CheckpointCoordinator::IsAnyBegun() const {
+  if (std::count(answered_.begin(), answered_.end(), false) > 0) return false;
+  const std::set<Step> open = OpenSteps();
+  return std::any_of(open.begin(), open.end(),
+                     [this](Step step) { return progress_.StateOf(step).is_begun; });
+}
+
 void CheckpointCoordinator::Decide() {
+  if (is_concluding_) {
+    is_concluded_ = is_concluding_round_ && !IsAnyBegun();
+    return EndRound();
+  }
   if (steps_ahead_ > 0) return NameFurtherAhead();
   if (finished_ || !error_.ok()) {
     phase_ = Phase::kIdle;

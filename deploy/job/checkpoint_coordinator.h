@@ -48,6 +48,11 @@ class CheckpointCoordinator {
   }
   // Begins nothing further. The answer for a manifest that is being written is still taken.
   void Halt();
+  // The generation is about to end: names no further step, and commits what servers have written.
+  void Conclude() { is_concluding_ = true; }
+  // Whether the last round began after Conclude() and found no checkpoint that all servers have
+  // begun to write, and can finish.
+  bool is_concluded() const { return is_concluded_; }
   // Another process replaces a server and begins with newest(): unfinished shards are void.
   void OnServerReplaced(size_t index);
 
@@ -101,6 +106,7 @@ class CheckpointCoordinator {
   void TellServers();
   void TellWorkers();
   void Decide();
+  bool IsAnyBegun() const;
   bool NameExactly();
   void NoteEvaluations(Step step);
   void NameWhatIsWanted();
@@ -141,6 +147,7 @@ class CheckpointCoordinator {
   // The steps that were open at the removal after the last commit.
   std::optional<std::set<Step>> removed_beside_;
   bool removal_due_ = false, is_ending_ = false, is_over_ = false, is_halted_ = false;
+  bool is_concluding_ = false, is_concluding_round_ = false, is_concluded_ = false;
   CommittedShards committed_;    // Shards of this generation's newest checkpoints.
   CheckpointManifest composed_;  // The manifest that is being written.
   CheckpointManifest manifest_;  // The manifest of newest_.

@@ -51,6 +51,32 @@ TEST_F(CheckpointCoordinatorTest, CommitsAPeriodicCutOnceAllHaveWrittenIt) {
   EXPECT_DOUBLE_EQ(events[0].pause_s, 0.002);
 }
 
+TEST_F(CheckpointCoordinatorTest, AtTheEndOfAGenerationOnlyWhatIsBegunIsMade) {
+  options_.every_steps = 10;
+  cluster_.AdvanceTo(8);
+  cluster_.servers_[0].complete_through = 9;
+  cluster_.Write(0, 9);
+  Poll();
+  coordinator().clients().Add("4711-h1");
+  coordinator().Conclude();
+  EXPECT_FALSE(coordinator().is_concluded());
+  Poll();  // The other server has not begun, and no worker makes it.
+  EXPECT_TRUE(coordinator().is_concluded());
+  cluster_.servers_[1].complete_through = 9;
+  cluster_.Begin(1, 9);
+  cluster_.servers_[1].cuts[9].set_state(CutStatus::WRITING);
+  Poll();
+  EXPECT_FALSE(coordinator().is_concluded());
+  cluster_.Write(1, 9);
+  Poll();
+  EXPECT_THAT(Names(), ElementsAre("step-000000009"));
+  EXPECT_TRUE(coordinator().is_concluded());
+  // The client wants one of the present step.
+  cluster_.AdvanceTo(10);
+  Poll(3);
+  EXPECT_EQ(NamedCut(0), std::nullopt);
+}
+
 TEST_F(CheckpointCoordinatorTest, AnIncrementNamesTheFilesOfItsBaseFirst) {
   options_.every_steps = 10;
   cluster_.AdvanceTo(9);

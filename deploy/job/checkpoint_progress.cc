@@ -60,7 +60,7 @@ std::set<Step> CheckpointProgress::Cuts() const {
 
 CheckpointState CheckpointProgress::StateOf(Step cut) const {
   CheckpointState state;
-  size_t written = 0;
+  size_t written = 0, begun = 0;
   for (size_t i = 0; i < servers_.size(); ++i) {
     const Server& server = servers_[i];
     const auto found = server.cuts.find(cut);
@@ -77,8 +77,13 @@ CheckpointState CheckpointProgress::StateOf(Step cut) const {
       return Lost(absl::StrCat("server ", i, ": ", status.error()));
     }
     written += status.state() == CutStatus::WRITTEN ? 1 : 0;
+    begun += status.state() == CutStatus::NAMED ? 0 : 1;
   }
-  if (written == servers_.size()) state.kind = CheckpointState::kWhole;
+  if (written == servers_.size()) {
+    state.kind = CheckpointState::kWhole;
+  } else {
+    state.is_begun = begun == servers_.size();
+  }
   return state;
 }
 

@@ -28,6 +28,7 @@ struct CheckpointState {
   };
   Kind kind = kUnderWay;
   std::string reason;
+  bool is_begun = false;  // Under way, and every server writes its shard or has written it.
   // Servers that have not written their shard and still can. Servers in `ahead` have not reached
   // the step, and take a periodic checkpoint by themselves. Servers in `there` are at the step, and
   // must be called.

@@ -11,9 +11,11 @@
 namespace thermocline {
 namespace {
 
-EvaluationState Fresh(Evaluate::Metric metric) {
+EvaluationState Fresh(const Evaluate& policy) {
   EvaluationState state;
-  state.set_metric(metric);
+  state.set_metric(policy.metric());
+  state.set_own_metric(policy.own_metric());
+  state.set_minimize(policy.minimize());
   state.set_last_step(kNoStep.value());
   state.set_best_step(kNoStep.value());
   return state;
@@ -30,8 +32,10 @@ Step DecidedAt(const EvaluationState& state) {
 EvaluationBoard::EvaluationBoard(const Evaluate& policy, const GenerationStart& start,
                                  const EvaluationState& before)
     : policy_(policy), start_(start) {
-  const bool counts = before.evaluations() > 0 && before.metric() == policy.metric();
-  EvaluationState state = counts ? before : Fresh(policy.metric());
+  const bool counts = before.evaluations() > 0 && before.metric() == policy.metric() &&
+                      before.own_metric() == policy.own_metric() &&
+                      before.minimize() == policy.minimize();
+  EvaluationState state = counts ? before : Fresh(policy);
   // Which batches were trained does not depend on the metric.
   state.set_data_place(before.data_place());
   entries_.push_back({start.base_step, std::move(state)});
@@ -40,11 +44,13 @@ EvaluationBoard::EvaluationBoard(const Evaluate& policy, const GenerationStart& 
 // A report without a value of the metric, such as the AUC of rows that all have one label, is never
 // the best.
 bool EvaluationBoard::IsBetter(const EvaluationReport& report, const EvaluationState& state) const {
+  const bool is_own = !policy_.own_metric().empty();
   const bool is_loss = policy_.metric() == Evaluate::LOGLOSS;
-  const double now = is_loss ? -report.logloss : report.auc;
-  const double best = is_loss ? -state.best_logloss() : state.best_auc();
+  const double now = is_own ? report.own_metric : is_loss ? report.logloss : report.auc;
+  const double best = is_own ? state.best_own() : is_loss ? state.best_logloss() : state.best_auc();
   if (std::isnan(now)) return false;
-  return state.best_step() < 0 || now > best;
+  const bool less_is_better = is_own ? policy_.minimize() : is_loss;
+  return state.best_step() < 0 || (less_is_better ? now < best : now > best);
 }
 
 bool EvaluationBoard::Stops(const EvaluationState& state) const {
@@ -80,6 +86,7 @@ EvaluationBoard::Decision EvaluationBoard::TakeEvaluation(const EvaluationReport
     state->set_best_step(step);
     state->set_best_auc(report.auc);
     state->set_best_logloss(report.logloss);
+    if (!policy_.own_metric().empty()) state->set_best_own(report.own_metric);
     state->set_without_improvement(0);
     best_checkpoint_before_ = state->best_checkpoint();
     best_generation_before_ = state->best_generation();

@@ -32,6 +32,7 @@ struct EvaluationReport {
   bool is_evaluation = true;
   double auc = 0;  // NaN: the rows have one class only.
   double logloss = 0;
+  double own_metric = 0;      // The script's (Evaluate.own_metric). NaN: it reported none.
   double seconds = 0;         // The time of the evaluation.
   double change_seconds = 0;  // The time of scoring for the order of the data.
   // Where the data go on, if what comes next in them depends on this report; else empty.
@@ -42,7 +43,7 @@ struct EvaluationReport {
 class EvaluationBoard {
  public:
   // `before`: the state at the checkpoint that the generation begins with. Its evaluations don't
-  // count if the metric differs now.
+  // count if the metric, or the script's own one, differs now.
   EvaluationBoard(const Evaluate& policy, const GenerationStart& start,
                   const EvaluationState& before);
 

@@ -68,6 +68,47 @@ TEST(EvaluationBoardTest, OfTheLoglossLessIsBetter) {
   EXPECT_TRUE(board.Take(Report(29, 0.4, 0.69)).is_best);
 }
 
+TEST(EvaluationBoardTest, TheScriptsOwnMetricDecidesInPlaceOfTheOthers) {
+  for (const bool minimize : {false, true}) {
+    SCOPED_TRACE(minimize);
+    Evaluate policy = Policy(2);
+    policy.set_own_metric("hit_rate");
+    policy.set_minimize(minimize);
+    const auto report = [&](int64_t step, double own) {
+      // By the AUC and the logloss each is worse than the one before.
+      const double worse = static_cast<double>(step) / 1000;
+      EvaluationReport report = Report(step, 0.9 - worse, 0.1 + worse);
+      report.own_metric = minimize ? -own : own;
+      return report;
+    };
+    EvaluationBoard board(policy, {1}, {});
+    EXPECT_TRUE(board.Take(report(9, 0.25)).is_best);
+    EXPECT_TRUE(board.Take(report(19, 0.5)).is_best);
+    EXPECT_FALSE(board.Take(report(29, 0.5)).is_best);
+    const EvaluationState state = board.latest();
+    EXPECT_EQ(state.best_step(), 19);
+    EXPECT_EQ(state.best_own(), minimize ? -0.5 : 0.5);
+    EXPECT_EQ(state.best_checkpoint(), "step-000000019");
+    // A job that goes on knows it.
+    EvaluationBoard after(policy, {2}, state);
+    EXPECT_TRUE(after.Take(report(39, 0.4)).stops);
+    EXPECT_TRUE(after.Take(report(49, 0.75)).is_best);
+    // The values of another metric, or those of the same name the other way round, don't count.
+    for (const bool other_name : {false, true}) {
+      Evaluate other = policy;
+      if (other_name) other.set_own_metric("coverage");
+      if (!other_name) other.set_minimize(!minimize);
+      EvaluationBoard anew(other, {2}, state);
+      EXPECT_TRUE(anew.Take(report(39, 0.4)).is_best);
+      EXPECT_EQ(anew.latest().evaluations(), 1u);
+    }
+    EvaluationBoard by_auc(Policy(2), {2}, state);
+    EXPECT_TRUE(by_auc.Take(report(39, 0.4)).is_best);
+    EXPECT_EQ(by_auc.latest().own_metric(), "");
+    EXPECT_EQ(by_auc.latest().best_own(), 0);
+  }
+}
+
 // Rows of one label have no AUC.
 TEST(EvaluationBoardTest, WithoutANumberItIsNeverTheBest) {
   EvaluationBoard board(Policy(0), {1}, {});

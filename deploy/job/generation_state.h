@@ -96,8 +96,9 @@ struct GenerationState {
   absl::Status stall_error;
   std::optional<Step> stalled_at;
   std::string stall_reason;
-  absl::Status checkpoint_error;  // The last step's checkpoint can't be made.
-  absl::Status result_error;      // The result can't be kept.
+  std::optional<Step> script_failed_at;  // As its worker reported it.
+  absl::Status checkpoint_error;         // The last step's checkpoint can't be made.
+  absl::Status result_error;             // The result can't be kept.
 };
 
 }  // namespace thermocline

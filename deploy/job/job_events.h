@@ -86,6 +86,18 @@ struct Progressed {  // `steps` steps have read `samples` samples.
   int64_t steps = 0;
   uint64_t samples = 0;
 };
+// A worker's script has failed in `step`: no later step is begun. Comes before the ProcessEnded of
+// the worker, or soon after it.
+struct ScriptFailed {
+  uint64_t generation = 0;
+  Step step;
+};
+// A worker has trained up to `last` and pushed all of it, and still waits for the end of its
+// script, which needs nothing more of the job.
+struct Trained {
+  uint64_t generation = 0;
+  Step last;
+};
 struct Evaluated {
   uint64_t generation = 0;
   EvaluationReport report;
@@ -137,13 +149,14 @@ struct RunnerFailed {
 
 }  // namespace event
 
-using JobEvent = std::variant<event::Tick, event::Opened, event::HostUp, event::HostLost,
-                              event::ProcessStarted, event::WorkerResult, event::ProcessEnded,
-                              event::NotStarted, event::Configured, event::StatusAnswered,
-                              event::Progressed, event::Evaluated, event::CheckpointAnswered,
-                              event::Committed, event::Removed, event::Decided, event::Introduced,
-                              event::DigestReady, event::ResultWritten, event::CheckpointRequested,
-                              event::UserStop, event::AllStopped, event::RunnerFailed>;
+using JobEvent =
+    std::variant<event::Tick, event::Opened, event::HostUp, event::HostLost, event::ProcessStarted,
+                 event::WorkerResult, event::ProcessEnded, event::NotStarted, event::Configured,
+                 event::StatusAnswered, event::Progressed, event::ScriptFailed, event::Trained,
+                 event::Evaluated, event::CheckpointAnswered, event::Committed, event::Removed,
+                 event::Decided, event::Introduced, event::DigestReady, event::ResultWritten,
+                 event::CheckpointRequested, event::UserStop, event::AllStopped,
+                 event::RunnerFailed>;
 
 }  // namespace thermocline
 

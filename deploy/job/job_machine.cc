@@ -80,7 +80,9 @@ void JobMachine::Advance() {
   if (stage_ == Stage::kTraining && generation_.processes.AllWorkersEndedWell()) OnTrained();
   if (stage_ == Stage::kAsking) Ask();
   WatchForStalls();
-  if (stage_ == Stage::kSettling && now_ >= generation_.settled_at) OnSettled();
+  if (stage_ == Stage::kSettling && now_ >= generation_.settled_at && !AwaitsCheckpoint()) {
+    OnSettled();
+  }
   ConcludeIfStopped();
 }
 
@@ -88,7 +90,9 @@ absl::Duration JobMachine::next_tick() const {
   absl::Duration next = absl::InfiniteDuration();
   const GenerationState& g = generation_;
   if (stage_ == Stage::kSettling) {
-    return g.is_status_asked ? g.settled_at : std::min(g.settled_at, g.look_at);
+    next = g.settled_at + (AwaitsCheckpoint() ? kWritePatience : absl::ZeroDuration());
+    if (MayWorkOnCheckpoints() && g.checkpoints->is_idle()) next = std::min(next, g.round_at);
+    return g.is_status_asked ? next : std::min(next, g.look_at);
   }
   if (!IsRunning()) return next;
   const bool has_round =
@@ -395,10 +399,15 @@ CheckpointOptions JobMachine::OptionsOfCheckpoints() {
 }
 
 void JobMachine::On(const event::CheckpointRequested& requested) {
-  if (generation_.checkpoints != nullptr && IsRunning()) {
-    generation_.checkpoints->clients().Add(requested.id);
-  } else {
+  CheckpointCoordinator* const checkpoints = generation_.checkpoints.get();
+  if (checkpoints == nullptr || !IsRunning()) {
     requests_.push_back(requested.id);
+  } else if (!checkpoints->finished()) {
+    checkpoints->clients().Add(requested.id);
+  } else if (checkpoints->error().ok()) {
+    Do(action::AnswerRequest{{requested.id, checkpoints->newest()}});
+  } else {
+    Do(action::AnswerRequest{{requested.id, checkpoints->error()}});
   }
 }
 

@@ -68,7 +68,9 @@ struct JobMachineOptions {
 //                     acknowledged pushes are lost, it is not known whether a manifest is on the
 //                     medium
 //                                                          kSettling
-//   kSettling         kSettle later, by what was collected kStopping; from kAsking, kWritingResult
+//   kSettling         kSettle later, or when the checkpoint that servers write is committed, by
+//   what
+//                     was collected                        kStopping; from kAsking, kWritingResult
 //   kStopping         AllStopped, and no manifest is being written
 //                                                          kOpening (a generation later), or kEnded
 //
@@ -82,6 +84,10 @@ class JobMachine {
   static constexpr absl::Duration kSettle = absl::Milliseconds(300);
   // The same over several hosts, whose reports come at different times.
   static constexpr absl::Duration kSettleOverHosts = absl::Seconds(2);
+
+  // What is lost costs the steps since the newest checkpoint: one that all servers have begun to
+  // write is waited for so long.
+  static constexpr absl::Duration kWritePatience = absl::Seconds(10);
 
   explicit JobMachine(JobMachineOptions options);
   JobMachine(const JobMachine&) = delete;
@@ -102,7 +108,8 @@ class JobMachine {
   struct Cause {
     GenerationOutcome::What what = GenerationOutcome::What::kTrained;
     absl::Status status;
-    std::string reason;  // Set where going back may help.
+    std::string reason;      // Set where going back may help.
+    bool is_script = false;  // A script failed, and nothing else is known to have caused it.
   };
 
   // From the opening to training, in job_machine.cc.
@@ -140,6 +147,8 @@ class JobMachine {
   // Stalls, checkpoints and evaluations during training, in job_machine_training.cc.
   void On(const event::StatusAnswered& answered);
   void On(const event::Progressed& progressed);
+  void On(const event::ScriptFailed& failed);
+  void On(const event::Trained& trained);
   void On(const event::Evaluated& evaluated);
   void On(const event::CheckpointAnswered& answered);
   void On(const event::Committed& committed);
@@ -149,8 +158,11 @@ class JobMachine {
   void Look(const event::StatusAnswered& answered);
   void LookAtConfiguring(const event::StatusAnswered& answered);
   void ReportFullDisks(const std::vector<ServerReport>& reports);
+  void ReportLastWait(absl::Duration last_advance);
   void OnStall();
   void AskStatus(absl::Duration timeout, bool is_final);
+  bool MayWorkOnCheckpoints() const;
+  bool AwaitsCheckpoint() const;
   void WorkOnCheckpoints();
   void ReportCheckpoints();
   void OnFinished(const absl::Status& error);
@@ -175,6 +187,7 @@ class JobMachine {
   void ConcludeIfStopped();
   Cause FindCause() const;
   absl::Status StatusOfEnd(const Cause& cause) const;
+  bool MayGoBack(const Cause& cause, GenerationOutcome* outcome);
   GenerationOutcome DetermineOutcome();
   GenerationStart NextStart() const;
 
@@ -207,6 +220,7 @@ class JobMachine {
   std::string user_stop_;         // How the user stopped the job; "": it goes on.
   bool is_engines_stop_ = false;
   absl::Duration last_request_by_;     // After this time the last checkpoint is not tried again.
+  bool is_last_wait_told_ = false;     // ReportLastWait has told it.
   std::vector<std::string> requests_;  // Requests for checkpoints that no coordinator has.
   std::vector<JobAction> actions_;
 };

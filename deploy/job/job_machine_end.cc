@@ -39,7 +39,9 @@ void JobMachine::OnTrained() {
   g.stall = StallWatch(g.processes.servers.size());
   g.stall_began = g.last_write = now_;
   stage_ = g.checkpoints == nullptr ? Stage::kAsking : Stage::kFinishing;
-  if (g.checkpoints != nullptr) g.checkpoints->Finish(g.last);
+  if (g.checkpoints == nullptr) return;
+  g.checkpoints->Finish(g.last);
+  if (g.checkpoints->finished()) OnFinished(g.checkpoints->error());  // Since event::Trained.
 }
 
 // Stats, then the digest: reading all rows for it would show in them. A server that dies meanwhile
@@ -132,9 +134,11 @@ bool JobMachine::IsAwaitedByHosts() const { return is_engines_stop_ && options_.
 bool JobMachine::MakesLastCheckpoint(const event::UserStop& stop) {
   GenerationState& g = generation_;
   last_request_by_ = now_ + kLastRequestPatience;
+  is_last_wait_told_ = false;
   if (stage_ == Stage::kFinishing) return true;
   if (stage_ == Stage::kAsking) return IsAwaitedByHosts();
   if (stage_ != Stage::kTraining || g.checkpoints == nullptr) return false;
+  if (g.checkpoints->finished()) return false;  // The last step has its checkpoint.
   const bool has_trained = std::max(g.reported, g.stall.reached()) >= g.start.first_step();
   if (!has_trained && !IsAwaitedByHosts()) return false;
   Tell(absl::StrCat(stop.how, ": writing a checkpoint",
@@ -143,13 +147,18 @@ bool JobMachine::MakesLastCheckpoint(const event::UserStop& stop) {
   return true;
 }
 
-// Waits for other processes that end: all failures are judged together.
+// Waits for other processes that end: all failures are judged together. Meanwhile what the servers
+// have written is committed.
 void JobMachine::Settle() {
   if (!IsRunning()) return;
   generation_.settles_from = stage_;
   stage_ = Stage::kSettling;
   const absl::Duration settle = options_.num_hosts == 0 ? kSettle : kSettleOverHosts;
   generation_.settled_at = now_ + settle;
+  if (generation_.checkpoints != nullptr && generation_.settles_from == Stage::kTraining) {
+    generation_.checkpoints->Conclude();
+    generation_.round_at = now_;
+  }
   // Late enough that waits have begun, early enough for an answer.
   generation_.look_at = options_.introduces_workers ? now_ + settle / 2 : absl::InfiniteDuration();
 }
@@ -220,9 +229,9 @@ JobMachine::Cause JobMachine::FindCause() const {
   if (!failures.empty()) {
     absl::Status status = FailureStatus(failures);
     const std::string missed = WhatIsMissedOf(failures, g.stall);
-    if (missed.empty()) return {What::kLost, status, ends};
+    if (missed.empty()) return {What::kLost, status, ends, OnlyScriptsFailed(failures)};
     status = absl::Status(status.code(), absl::StrCat(status.message(), "\n", missed));
-    return {What::kLost, status, absl::StrCat(ends, "; ", missed)};
+    return {What::kLost, status, absl::StrCat(ends, "; ", missed), OnlyScriptsFailed(failures)};
   }
   if (!g.fatal.ok()) return {g.lacks_hosts ? What::kLost : What::kFailed, g.fatal, ""};
   if (!g.trouble.ok()) return {What::kLost, g.trouble, std::string(g.trouble.message())};
@@ -267,6 +276,41 @@ GenerationStart JobMachine::NextStart() const {
   return next;
 }
 
+// Spends what going back takes of the limits. False: one is reached, and the outcome says which.
+bool JobMachine::MayGoBack(const Cause& cause, GenerationOutcome* outcome) {
+  const auto add_to_status = [&](absl::string_view text) {
+    outcome->status =
+        absl::Status(outcome->status.code(), absl::StrCat(outcome->status.message(), "\n", text));
+  };
+  if (!budgets_.rollbacks.Spend(reached_)) {
+    const uint32_t limit = budgets_.rollbacks.limit();
+    Tell(absl::StrCat(cause.reason, "; not going back: checkpoint.max_rollbacks is ", limit));
+    Do(action::ReportLimit{"checkpoint.max_rollbacks", cause.reason, limit});
+    return false;
+  }
+  if (cause.what == GenerationOutcome::What::kStalled &&
+      !budgets_.stalls.Spend(*generation_.stalled_at)) {
+    Do(action::ReportLimit{"cluster.stall_timeout_s", cause.reason,
+                           options_.job.cluster().stall_timeout_s()});
+    add_to_status("the job has gone back for a stall before, and got no further since");
+    return false;
+  }
+  // Where the worker could not say it, the step behind the last that is known. An earlier
+  // generation may have got past it.
+  const Step failed_at = generation_.script_failed_at.value_or(reached_ + 1);
+  if (cause.is_script && !budgets_.scripts.Spend(std::max(failed_at - 1, reached_))) {
+    const std::string why =
+        absl::StrCat("the script failed twice before the job had got past step ",
+                     budgets_.scripts.spent().steps());
+    Tell(absl::StrCat(cause.reason, "; not going back: ", why));
+    Do(action::ReportLimit{"worker", cause.reason, budgets_.scripts.limit()});
+    add_to_status(why);
+    outcome->what = GenerationOutcome::What::kFailed;
+    return false;
+  }
+  return true;
+}
+
 // Every decision to go back to a checkpoint is made here.
 GenerationOutcome JobMachine::DetermineOutcome() {
   const Cause cause = FindCause();
@@ -274,23 +318,7 @@ GenerationOutcome JobMachine::DetermineOutcome() {
   outcome.what = cause.what;
   outcome.status = StatusOfEnd(cause);
   outcome.failure_reason = cause.reason;
-  if (cause.reason.empty() || !writes_checkpoints_) return outcome;
-  if (!budgets_.rollbacks.Spend(reached_)) {
-    const uint32_t limit = budgets_.rollbacks.limit();
-    Tell(absl::StrCat(cause.reason, "; not going back: checkpoint.max_rollbacks is ", limit));
-    Do(action::ReportLimit{"checkpoint.max_rollbacks", cause.reason, limit});
-    return outcome;
-  }
-  if (cause.what == GenerationOutcome::What::kStalled &&
-      !budgets_.stalls.Spend(*generation_.stalled_at)) {
-    Do(action::ReportLimit{"cluster.stall_timeout_s", cause.reason,
-                           options_.job.cluster().stall_timeout_s()});
-    outcome.status = absl::Status(
-        outcome.status.code(),
-        absl::StrCat(outcome.status.message(),
-                     "\nthe job has gone back for a stall before, and got no further since"));
-    return outcome;
-  }
+  if (cause.reason.empty() || !writes_checkpoints_ || !MayGoBack(cause, &outcome)) return outcome;
   outcome.goes_back = true;
   outcome.next = NextStart();
   Do(action::ReportStart{"rollback", cause.reason, outcome.next});

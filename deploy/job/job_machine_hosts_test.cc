@@ -82,7 +82,7 @@ class JobMachineHostsTest : public JobMachineTestBase {
   }
   // The generation ends, and the next one is open.
   void GoBack() {
-    Wait(JobMachine::kSettleOverHosts);
+    Settle(JobMachine::kSettleOverHosts);
     ASSERT_EQ(machine().stage(), Stage::kStopping);
     actions_.clear();
     Take(event::AllStopped{});
@@ -248,7 +248,7 @@ TEST_F(JobMachineHostsTest, WhatTheJobCausedBeatsTheLossOfAHost) {
   Lose("h2", 2);
   now_ += absl::Seconds(1);
   End("worker 0", kBadData);
-  Wait(JobMachine::kSettleOverHosts);
+  Settle(JobMachine::kSettleOverHosts);
   const GenerationOutcome outcome = Finished();
   EXPECT_EQ(outcome.what, GenerationOutcome::What::kFailed);
   EXPECT_THAT(std::string(outcome.status.message()), HasSubstr("worker 0 exited with code 1; log"));
@@ -404,7 +404,7 @@ TEST_F(JobMachineHostsTest, AHostThatCanNotStartAProcessDoesNotEndTheJob) {
   for (const char* worker : {"worker 1", "worker 2"}) {  // The second comes while it settles.
     Take(event::NotStarted{Id(worker), absl::UnavailableError("on host h2: no process")});
   }
-  Wait(JobMachine::kSettleOverHosts);
+  Settle(JobMachine::kSettleOverHosts);
   const GenerationOutcome outcome = Finished();
   EXPECT_EQ(outcome.what, GenerationOutcome::What::kLost);
   EXPECT_EQ(outcome.status,

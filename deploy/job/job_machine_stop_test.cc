@@ -12,6 +12,10 @@
 namespace thermocline {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::EndsWith;
+using ::testing::StartsWith;
 using Stage = JobMachine::Stage;
 using What = GenerationOutcome::What;
 
@@ -52,12 +56,26 @@ class JobMachineStopTest : public JobMachineTestBase {
     Wait(absl::Milliseconds(200));
     Take(event::CheckpointAnswered{generation(), Answers(step, true)});
   }
+  // Answers what was asked about checkpoints; where nothing was, lets a round's time pass.
+  void GoOn(int64_t step) {
+    const auto calls = All<action::CallProcesses>();
+    const bool removes = !All<action::Remove>().empty();
+    actions_.clear();
+    if (removes) {
+      Take(event::Removed{1, ""});
+    } else if (calls.empty()) {
+      Wait(absl::Milliseconds(200));
+    } else {
+      const size_t count = calls.back().calls.size();
+      Take(event::CheckpointAnswered{1, CheckpointAnswers(count, Answers(step).front())});
+    }
+  }
   void StopAll() {
     actions_.clear();
     Take(event::AllStopped{});
   }
   void SettleAndStop() {
-    Wait(JobMachine::kSettle);
+    Settle();
     StopAll();
   }
   GenerationOutcome Finished() { return Only<action::Finish>().outcome; }
@@ -119,6 +137,9 @@ TEST_F(JobMachineStopTest, TheLastCheckpointIsNotWaitedForWhereNothingAdvances) 
     Take(answered);
   }
   EXPECT_EQ(now_, absl::Seconds(20));
+  EXPECT_THAT(lines_, Contains(AllOf(StartsWith("nothing has advanced for 3s: worker 0"),
+                                     EndsWith("; if that stays so, the job ends without the "
+                                              "checkpoint in 17s"))));
   SettleAndStop();
   EXPECT_EQ(Finished().status, absl::CancelledError("SIG"));
 }
@@ -142,23 +163,43 @@ TEST_F(JobMachineStopTest, AStopLetsTheCheckpointOfTheLastStepBeWritten) {
       Take(event::Committed{1, absl::OkStatus(), false});
       while (machine().stage() == Stage::kFinishing) {
         ASSERT_LT(now_, absl::Minutes(1));
-        const auto calls = All<action::CallProcesses>();
-        const bool removes = !All<action::Remove>().empty();
-        actions_.clear();
-        if (removes) {
-          Take(event::Removed{1, ""});
-        } else if (calls.empty()) {
-          Wait(absl::Milliseconds(200));
-        } else {
-          Take(event::CheckpointAnswered{
-              1, CheckpointAnswers(calls.back().calls.size(), Answers(39).front())});
-        }
+        GoOn(39);
       }
     }
     EXPECT_EQ(machine().stage(), Stage::kWritingResult);
     const auto result = Only<action::WriteResult>();
     EXPECT_EQ(result.last_checkpoint, repeats ? absl::CancelledError("SIG") : absl::OkStatus());
     EXPECT_EQ(result.digest.status(), absl::CancelledError("SIG"));
+  }
+}
+
+TEST_F(JobMachineStopTest, TheLastStepHasItsCheckpointBeforeTheScriptHasEnded) {
+  options_.job.mutable_checkpoint()->set_at_end(true);
+  for (const bool is_stopped : {false, true}) {
+    SCOPED_TRACE(is_stopped);
+    machine_.reset();
+    actions_.clear();
+    now_ = absl::ZeroDuration();
+    Train();
+    Take(event::Progressed{1, 40, 400});
+    Take(event::Trained{1, Step(39)});
+    WriteCheckpoint(39);
+    EXPECT_EQ(Only<action::Commit>().checkpoint.name, "step-000000039");
+    Take(event::Committed{1, absl::OkStatus(), false});
+    for (int i = 0; i < 20; ++i) GoOn(39);
+    EXPECT_EQ(machine().stage(), Stage::kTraining);
+    Take(event::CheckpointRequested{"a"});
+    EXPECT_EQ(*Only<action::AnswerRequest>().answer.name, "step-000000039");
+    if (is_stopped) {
+      Take(event::UserStop{"SIG"});
+      EXPECT_EQ(machine().stage(), Stage::kStopping);
+      StopAll();
+      EXPECT_EQ(Finished().what, What::kStoppedByUser);
+    } else {
+      EndWorker(40);
+      EXPECT_EQ(machine().stage(), Stage::kAsking);
+      EXPECT_TRUE(All<action::Commit>().empty());
+    }
   }
 }
 
@@ -175,9 +216,60 @@ TEST_F(JobMachineStopTest, WithoutRollbacksALossEndsTheJobAndKeepsTheResult) {
   Train();
   EndWorker(40);
   End("server 0", kKilled);
-  Wait(JobMachine::kSettle);
+  Settle();
   EXPECT_EQ(Only<action::WriteResult>().last_checkpoint,
             absl::AbortedError("server 0 was killed; log"));
+}
+
+TEST_F(JobMachineTest, TheUsersStopEndsTheJobInEveryStage) {
+  for (const Stage stage : {Stage::kOpening, Stage::kStartingServers, Stage::kStartingWorkers,
+                            Stage::kTraining, Stage::kSettling, Stage::kStopping}) {
+    SCOPED_TRACE(static_cast<int>(stage));
+    machine_.reset();
+    actions_.clear();
+    now_ = absl::ZeroDuration();
+    if (stage >= Stage::kTraining) {
+      Train();
+    } else if (stage == Stage::kStartingWorkers) {
+      StartWorkers();
+    } else if (stage == Stage::kStartingServers) {
+      Open();
+    }
+    if (stage >= Stage::kSettling) End("worker 0", kKilled);
+    if (stage == Stage::kStopping) Settle();
+    ASSERT_EQ(machine().stage(), stage);
+    Take(event::UserStop{"stopped by signal 2 (Interrupt)"});
+    SettleAndStop();
+    const GenerationOutcome outcome = Finished();
+    EXPECT_EQ(outcome.what, What::kStoppedByUser);
+    EXPECT_EQ(outcome.status, absl::CancelledError("stopped by signal 2 (Interrupt)"));
+  }
+}
+
+TEST_F(JobMachineTest, AnEnginesStopIsNotTheUsers) {
+  Train();
+  Take(event::UserStop{"stopped by signal 15 (Terminated)", /*by_engine=*/true});
+  StopAll();
+  const GenerationOutcome stopped = Finished();
+  EXPECT_EQ(stopped.what, What::kStoppedByEngine);
+  EXPECT_EQ(stopped.status, absl::CancelledError("stopped by signal 15 (Terminated)"));
+  EXPECT_EQ(RecordOf(stopped).what(), JobOutcome::LOST);
+}
+
+TEST_F(JobMachineTest, TheUsersStopWinsOverAnEngines) {
+  for (const bool user_first : {false, true}) {
+    SCOPED_TRACE(user_first);
+    machine_.reset();
+    actions_.clear();
+    Train();
+    for (const bool by_engine : {user_first, !user_first}) {
+      Take(event::UserStop{by_engine ? "SIGTERM" : "thermocline stop", by_engine});
+    }
+    StopAll();
+    const GenerationOutcome outcome = Finished();
+    EXPECT_EQ(outcome.status, absl::CancelledError("thermocline stop"));
+    EXPECT_EQ(RecordOf(outcome).what(), JobOutcome::STOPPED);
+  }
 }
 
 }  // namespace

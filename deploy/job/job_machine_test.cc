@@ -19,97 +19,6 @@ using ::testing::IsEmpty;
 using Stage = JobMachine::Stage;
 using What = GenerationOutcome::What;
 
-// On one machine: two servers and two workers.
-class JobMachineTest : public JobMachineTestBase {
- protected:
-  JobMachineTest() : JobMachineTestBase(2, 2) {
-    CheckpointPolicy& checkpoint = *options_.job.mutable_checkpoint();
-    checkpoint.set_every_steps(10);
-    checkpoint.set_at_end(false);
-    checkpoint.set_max_rollbacks(2);
-  }
-
-  void StartServers() {
-    Open();
-    for (const char* name : {"server 0", "server 1"}) Started(name);
-  }
-  void StartWorkers() {
-    StartServers();
-    for (const char* name : {"server 0", "server 1"}) {
-      Take(event::Configured{Id(name), absl::OkStatus()});
-    }
-  }
-  void Train() {
-    StartWorkers();
-    for (const char* name : {"worker 0", "worker 1"}) Started(name);
-    EXPECT_EQ(machine().stage(), Stage::kTraining);
-  }
-  void EndWorkers(int64_t steps) {
-    for (const char* name : {"worker 0", "worker 1"}) {
-      Take(event::WorkerResult{Id(name), steps});
-      End(name, kDone);
-    }
-  }
-  // All servers say how far they are.
-  event::StatusAnswered Status(int64_t complete_through, uint64_t pushes) {
-    event::StatusAnswered answered;
-    answered.generation = generation();
-    for (int i = 0; i < 2; ++i) {
-      ServerStats stats;
-      stats.set_complete_through(complete_through);
-      stats.set_pushes_accepted(pushes);
-      answered.servers.push_back({absl::StrCat("at server ", i), stats});
-    }
-    return answered;
-  }
-  // Answers of servers that have applied a step, and where `shard` is set have written their
-  // shards.
-  CheckpointAnswers Answers(int64_t complete_through, bool shard = false) {
-    CheckpointReply reply;
-    reply.set_complete_through(complete_through);
-    reply.set_accepted_through(complete_through);
-    if (shard) {
-      CutStatus& cut = *reply.add_cuts();
-      cut.set_step(complete_through);
-      cut.set_state(CutStatus::WRITTEN);
-      cut.mutable_shard()->set_base_step(-1);
-    }
-    return {reply, reply};
-  }
-  // A checkpoint of the step is written by all; its commit is under way.
-  void WriteCheckpoint(int64_t step) {
-    Wait(absl::Milliseconds(200));
-    Take(event::CheckpointAnswered{generation(), Answers(step, true)});
-  }
-  // Servers answer for more than a minute, and nothing advances.
-  void Stall() {
-    for (int look = 0; look < 70; ++look) {
-      Wait(absl::Seconds(1));
-      Take(Status(5, 12));
-      if (machine().stage() == Stage::kSettling) return;
-    }
-    ADD_FAILURE() << "no stall";
-  }
-  // 40 steps. The machine has the servers' stats and asks for the digest.
-  void TrainToTheEnd() {
-    Train();
-    EndWorkers(40);
-    Take(Status(39, 80));  // The look that was under way.
-    Take(Status(39, 80));
-  }
-  void Settle() { Wait(JobMachine::kSettle); }
-  // What ended is judged, and no process is left. Keeps the actions that follow only.
-  void StopAll() {
-    actions_.clear();
-    Take(event::AllStopped{});
-  }
-  void SettleAndStop() {
-    Settle();
-    StopAll();
-  }
-  GenerationOutcome Finished() { return Only<action::Finish>().outcome; }
-};
-
 TEST_F(JobMachineTest, NothingIsDoneInAGenerationThatIsNotOnTheMedium) {
   EXPECT_EQ(machine().stage(), Stage::kOpening);
   EXPECT_EQ(Only<action::Open>().start.generation, 1u);
@@ -604,59 +513,73 @@ TEST_F(JobMachineTest, TheLossOfAWorkerNamesTheStepAndPhaseThatTheOthersMiss) {
       "2)");
 }
 
-// The user's stop
+// What the servers write at a failure
 // ------------------------------------------------------------------------------------------------
 
-TEST_F(JobMachineTest, TheUsersStopEndsTheJobInEveryStage) {
-  for (const Stage stage : {Stage::kOpening, Stage::kStartingServers, Stage::kStartingWorkers,
-                            Stage::kTraining, Stage::kSettling, Stage::kStopping}) {
-    SCOPED_TRACE(static_cast<int>(stage));
-    machine_.reset();
-    actions_.clear();
-    now_ = absl::ZeroDuration();
-    if (stage >= Stage::kTraining) {
-      Train();
-    } else if (stage == Stage::kStartingWorkers) {
-      StartWorkers();
-    } else if (stage == Stage::kStartingServers) {
-      Open();
-    }
-    if (stage >= Stage::kSettling) End("worker 0", kKilled);
-    if (stage == Stage::kStopping) Settle();
-    ASSERT_EQ(machine().stage(), stage);
-    Take(event::UserStop{"stopped by signal 2 (Interrupt)"});
-    SettleAndStop();
-    const GenerationOutcome outcome = Finished();
-    EXPECT_EQ(outcome.what, What::kStoppedByUser);
-    EXPECT_EQ(outcome.status, absl::CancelledError("stopped by signal 2 (Interrupt)"));
-  }
-}
-
-TEST_F(JobMachineTest, AnEnginesStopIsNotTheUsers) {
+TEST_F(JobMachineTest, AFailureComesAfterTheCommitOfWhatIsWritten) {
   Train();
-  Take(event::UserStop{"stopped by signal 15 (Terminated)", /*by_engine=*/true});
+  Take(event::CheckpointAnswered{generation(), Answers(8)});
+  actions_.clear();
+  End("worker 0", kBadData);
+  EXPECT_EQ(All<action::CallProcesses>().size(), 1u);
+  // One of the two servers still writes.
+  CheckpointAnswers answers = Answers(9, /*shard=*/true);
+  answers[1]->mutable_cuts(0)->set_state(CutStatus::WRITING);
+  Take(event::CheckpointAnswered{generation(), answers});
+  Wait(absl::Seconds(1));
+  EXPECT_EQ(machine().stage(), Stage::kSettling);
+  actions_.clear();
+  Take(event::CheckpointAnswered{generation(), Answers(9, /*shard=*/true)});
+  EXPECT_EQ(Only<action::Commit>().checkpoint.name, "step-000000009");
+  Take(event::Committed{generation(), absl::OkStatus()});
+  EXPECT_EQ(All<action::ReportCheckpoint>().size(), 1u);
+  EXPECT_EQ(Only<action::CallProcesses>().calls.size(), 2u);  // The servers learn of it.
+  Take(event::CheckpointAnswered{generation(), Answers(9)});
+  EXPECT_EQ(machine().stage(), Stage::kStopping);
   StopAll();
-  const GenerationOutcome stopped = Finished();
-  EXPECT_EQ(stopped.what, What::kStoppedByEngine);
-  EXPECT_EQ(stopped.status, absl::CancelledError("stopped by signal 15 (Terminated)"));
-  EXPECT_EQ(RecordOf(stopped).what(), JobOutcome::LOST);
+  EXPECT_EQ(Finished().what, What::kFailed);
 }
 
-TEST_F(JobMachineTest, TheUsersStopWinsOverAnEngines) {
-  for (const bool user_first : {false, true}) {
-    SCOPED_TRACE(user_first);
-    machine_.reset();
-    actions_.clear();
-    Train();
-    for (const bool by_engine : {user_first, !user_first}) {
-      Take(event::UserStop{by_engine ? "SIGTERM" : "thermocline stop", by_engine});
-    }
-    StopAll();
-    const GenerationOutcome outcome = Finished();
-    EXPECT_EQ(outcome.status, absl::CancelledError("thermocline stop"));
-    EXPECT_EQ(RecordOf(outcome).what(), JobOutcome::STOPPED);
-  }
+TEST_F(JobMachineTest, NoFailureWaitsForACheckpointThatAServerHasNotBegun) {
+  Train();
+  Take(event::CheckpointAnswered{generation(), Answers(8)});
+  End("worker 0", kKilled);
+  Wait(absl::Milliseconds(200));
+  CheckpointAnswers answers = Answers(9, /*shard=*/true);
+  answers[1] = Answers(8)[1];
+  Take(event::CheckpointAnswered{generation(), answers});
+  Wait(JobMachine::kSettle);
+  EXPECT_EQ(machine().stage(), Stage::kStopping);
 }
+
+TEST_F(JobMachineTest, AServerThatEndedWritesNothingAnyMore) {
+  options_.job.mutable_cluster()->set_durability(NONE);
+  Train();
+  Take(event::CheckpointAnswered{generation(), Answers(8)});
+  End("server 1", kKilled);
+  actions_.clear();
+  Wait(JobMachine::kSettle);
+  EXPECT_THAT(All<action::CallProcesses>(), IsEmpty());
+  EXPECT_EQ(machine().stage(), Stage::kStopping);
+}
+
+TEST_F(JobMachineTest, AWriteThatDoesNotEndIsNotWaitedForLong) {
+  Train();
+  Take(event::CheckpointAnswered{generation(), Answers(8)});
+  End("worker 0", kKilled);
+  CheckpointAnswers answers = Answers(9, /*shard=*/true);
+  answers[1]->mutable_cuts(0)->set_state(CutStatus::WRITING);
+  for (int round = 0; machine().stage() == Stage::kSettling; ++round) {
+    ASSERT_LT(round, 100);
+    Wait(absl::Milliseconds(200));
+    Take(event::CheckpointAnswered{generation(), answers});
+  }
+  EXPECT_GE(now_, JobMachine::kWritePatience);
+  EXPECT_LE(now_, JobMachine::kWritePatience + absl::Seconds(1));
+}
+
+// The user's stop
+// ------------------------------------------------------------------------------------------------
 
 TEST_F(JobMachineTest, OverHostsAnEnginesStopWaitsForACheckpoint) {
   options_.num_hosts = 1;

@@ -1,6 +1,8 @@
 // What the job machine watches and makes while processes work: whether anything advances,
 // checkpoints, evaluations.
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "deploy/job/job_machine.h"
@@ -10,6 +12,8 @@ namespace {
 
 // How often the servers are asked whether the job advances.
 constexpr absl::Duration kLongestLookPeriod = absl::Seconds(1);
+// The user is told what the last checkpoint of a stopped job waits for.
+constexpr absl::Duration kSilentLastWait = absl::Seconds(3);
 constexpr int kLooksWithinStallTimeout = 4;
 // Short, so that a process that does not answer delays nothing else for long.
 constexpr absl::Duration kLookTimeout = absl::Seconds(2);
@@ -101,7 +105,17 @@ void JobMachine::Look(const event::StatusAnswered& answered) {
   g.checkpoint_bytes = answered.checkpoint_bytes;
   const absl::Duration last = std::max(g.stall_began + g.stall.last_advance(), g.last_write);
   const bool waits_for_last = !user_stop_.empty() && now_ < last_request_by_;
-  if (now_ - last >= StallTimeout() && !waits_for_last) OnStall();
+  if (now_ - last >= StallTimeout() && !waits_for_last) return OnStall();
+  if (waits_for_last && now_ - last >= kSilentLastWait) ReportLastWait(last);
+}
+
+// Says once what keeps a stopped job from its last checkpoint.
+void JobMachine::ReportLastWait(absl::Duration last_advance) {
+  if (std::exchange(is_last_wait_told_, true)) return;
+  Tell(absl::StrCat("nothing has advanced for ", absl::ToInt64Seconds(now_ - last_advance),
+                    "s: ", generation_.stall.WhoIsWaitedFor(generation_.processes.RunningWorkers()),
+                    "; if that stays so, the job ends without the checkpoint in ",
+                    absl::ToInt64Seconds(last_request_by_ - now_), "s"));
 }
 
 void JobMachine::ReportFullDisks(const std::vector<ServerReport>& reports) {
@@ -157,11 +171,22 @@ void JobMachine::On(const event::Progressed& progressed) {
   reached_ = std::max(reached_, generation_.reported);
 }
 
+void JobMachine::On(const event::ScriptFailed& failed) {
+  if (IsOurs(failed.generation)) generation_.script_failed_at = failed.step;
+}
+
+// The script may take minutes to end. The last step has its checkpoint before that.
+void JobMachine::On(const event::Trained& trained) {
+  if (!IsOurs(trained.generation) || stage_ != Stage::kTraining) return;
+  if (generation_.checkpoints == nullptr || !options_.job.checkpoint().at_end()) return;
+  generation_.checkpoints->Finish(trained.last);
+}
+
 // Checkpoints
 // ------------------------------------------------------------------------------------------------
 
 void JobMachine::On(const event::CheckpointAnswered& answered) {
-  if (IsOurs(answered.generation) && IsRunning()) {
+  if (IsOurs(answered.generation) && MayWorkOnCheckpoints()) {
     generation_.checkpoints->OnAnswers(answered.answers);
   }
 }
@@ -177,15 +202,32 @@ void JobMachine::On(const event::Removed& removed) {
   if (IsOurs(removed.generation)) generation_.checkpoints->OnRemoved(removed.held_back);
 }
 
+// While a failure of training is judged, servers may have written a checkpoint that was due before
+// it; what of a worker or another server is missing then is no part of it.
+bool JobMachine::MayWorkOnCheckpoints() const {
+  const GenerationState& g = generation_;
+  if (g.checkpoints == nullptr) return false;
+  if (IsRunning()) return true;
+  return stage_ == Stage::kSettling && g.settles_from == Stage::kTraining &&
+         g.checkpoints->error().ok() && g.processes.AllServersRun();
+}
+
+// Whether a checkpoint may still come although the generation ends.
+bool JobMachine::AwaitsCheckpoint() const {
+  return !IsRunning() && user_stop_.empty() && MayWorkOnCheckpoints() &&
+         !generation_.checkpoints->is_concluded() && now_ < generation_.settled_at + kWritePatience;
+}
+
 void JobMachine::WorkOnCheckpoints() {
   GenerationState& g = generation_;
   if (g.checkpoints == nullptr) return;
   CheckpointCoordinator& checkpoints = *g.checkpoints;
-  if (IsRunning() && checkpoints.is_idle() && now_ >= g.round_at && !checkpoints.finished()) {
+  if (MayWorkOnCheckpoints() && checkpoints.is_idle() && now_ >= g.round_at &&
+      !checkpoints.finished()) {
     g.round_at = now_ + kRoundPeriod;
     checkpoints.BeginRound();
   }
-  if (IsRunning()) {
+  if (MayWorkOnCheckpoints()) {
     CheckpointOperation operation = checkpoints.TakeOperation();
     const uint64_t generation = g.start.generation;
     if (auto* const calls = std::get_if<std::vector<CheckpointCall>>(&operation)) {
@@ -198,12 +240,14 @@ void JobMachine::WorkOnCheckpoints() {
   }
   ReportCheckpoints();
   if (!IsRunning()) return;
+  // Since event::Trained: the stop may have come when the last checkpoint was all but over.
+  if (stage_ == Stage::kTraining && checkpoints.finished() && !user_stop_.empty()) return Stop();
   const absl::Status& error = checkpoints.error();
   if (stage_ == Stage::kFinishing && (checkpoints.finished() || !error.ok())) {
     if (absl::IsDataLoss(error)) return Settle();
     OnFinished(error);
-  } else if (stage_ < Stage::kFinishing && !error.ok()) {
-    Settle();
+  } else if (stage_ < Stage::kFinishing && !error.ok() && !absl::IsAborted(error)) {
+    Settle();  // Aborted: the last step has no checkpoint, which the job's end reports.
   }
 }
 
@@ -220,7 +264,7 @@ void JobMachine::ReportCheckpoints() {
     if (answer.id == kLastRequest) {
       // If it was called off, for example for a full disk, the next may succeed.
       if (stage_ != Stage::kTraining) continue;
-      if (answer.name.ok() || now_ >= last_request_by_) {
+      if (answer.name.ok() || now_ >= last_request_by_ || !g.checkpoints->error().ok()) {
         Stop();
       } else {
         g.checkpoints->clients().Add(kLastRequest);

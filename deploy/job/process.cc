@@ -14,7 +14,7 @@ bool CausedByTheJob(const ProcessFailure& failure) {
   if (!failure.end.exit_code.has_value()) return false;
   const int code = *failure.end.exit_code;
   if (failure.role == ProcessRole::kServer) return code == kExitUsage;
-  return code != kExitServerLost && code != kExitTrouble;
+  return code != kExitServerLost && code != kExitTrouble && code != kExitScript;
 }
 
 }  // namespace
@@ -25,6 +25,17 @@ std::string ProcessName(ProcessRole role, size_t index) {
 
 bool JobCausedAny(const std::vector<ProcessFailure>& failures) {
   return std::any_of(failures.begin(), failures.end(), CausedByTheJob);
+}
+
+bool OnlyScriptsFailed(const std::vector<ProcessFailure>& failures) {
+  bool any = false;
+  for (const ProcessFailure& failure : failures) {
+    const bool is_script =
+        failure.role == ProcessRole::kWorker && failure.end.exit_code == kExitScript;
+    if (!is_script && failure.end.exit_code != kExitServerLost) return false;
+    any |= is_script;
+  }
+  return any;
 }
 
 std::string DescribeFailures(const std::vector<ProcessFailure>& failures) {
@@ -110,6 +121,12 @@ std::optional<size_t> ProcessTable::FirstNotUp(ProcessRole role) const {
 bool ProcessTable::AllConfigured() const {
   return std::all_of(servers.begin(), servers.end(),
                      [](const ProcessState& server) { return server.is_configured; });
+}
+
+bool ProcessTable::AllServersRun() const {
+  return std::all_of(servers.begin(), servers.end(), [](const ProcessState& server) {
+    return server.is_running && server.is_configured;
+  });
 }
 
 bool ProcessTable::AllWorkersEndedWell() const {

@@ -56,8 +56,13 @@ struct ProcessFailure {
 // Whether the job itself caused any of the failures: a worker found a NaN or bad data, or a process
 // refused its flags. The next generation would fail the same way. Other processes were lost: they
 // were killed by a signal, a worker lost a server or can't read its data for now, a server's disk
-// failed.
+// failed. A script that failed may have failed for the loss of another process, or by its own
+// fault.
 bool JobCausedAny(const std::vector<ProcessFailure>& failures);
+
+// Whether scripts (Job.worker) failed, and no other process was lost that they could have failed
+// for. Workers that only lost another process are no cause.
+bool OnlyScriptsFailed(const std::vector<ProcessFailure>& failures);
 
 // One line: "server 0 was killed by signal 9 (Killed), worker 1 exited with code 3".
 std::string DescribeFailures(const std::vector<ProcessFailure>& failures);
@@ -115,6 +120,7 @@ class ProcessTable {
   // The first process that neither came up nor ended well.
   std::optional<size_t> FirstNotUp(ProcessRole role) const;
   bool AllConfigured() const;
+  bool AllServersRun() const;  // And are configured.
   bool AllWorkersEndedWell() const;
 
   std::vector<ProcessState> servers;  // [num_servers]

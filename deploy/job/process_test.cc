@@ -19,7 +19,21 @@ TEST(ProcessTest, LossesAreNotCausedByTheJob) {
   EXPECT_FALSE(JobCausedAny({Exited(kServer, 1)}));  // Its disk failed, say.
   EXPECT_FALSE(JobCausedAny({Exited(kWorker, 3)}));
   EXPECT_FALSE(JobCausedAny({Exited(kWorker, 4)}));  // Its data can't be read for now.
+  EXPECT_FALSE(JobCausedAny({Exited(kWorker, 5)}));  // Its script failed.
   EXPECT_FALSE(JobCausedAny({Killed(kServer), Exited(kWorker, 3), Killed(kWorker)}));
+}
+
+TEST(ProcessTest, AScriptFailsAloneOrForALoss) {
+  EXPECT_TRUE(OnlyScriptsFailed({Exited(kWorker, 5)}));
+  EXPECT_TRUE(OnlyScriptsFailed({Exited(kWorker, 5), Exited(kWorker, 5)}));
+  EXPECT_TRUE(OnlyScriptsFailed({Exited(kWorker, 5), Exited(kWorker, 3)}));  // It lost the other.
+  EXPECT_FALSE(OnlyScriptsFailed({Exited(kWorker, 5), Killed(kWorker)}));
+  EXPECT_FALSE(OnlyScriptsFailed({Killed(kServer), Exited(kWorker, 5)}));
+  EXPECT_FALSE(OnlyScriptsFailed({Exited(kServer, 1), Exited(kWorker, 5)}));  // Its disk failed.
+  EXPECT_FALSE(OnlyScriptsFailed({Exited(kWorker, 5), Exited(kWorker, 4)}));
+  EXPECT_FALSE(OnlyScriptsFailed({Exited(kServer, 5)}));
+  EXPECT_FALSE(OnlyScriptsFailed({Exited(kWorker, 3)}));
+  EXPECT_FALSE(OnlyScriptsFailed({}));
 }
 
 TEST(ProcessTest, WhatTheJobCausesBeatsALoss) {

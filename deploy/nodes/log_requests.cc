@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "deploy/processes/child_process.h"
+#include "common/process/child_process.h"
 #include "deploy/processes/local_processes.h"
 
 namespace thermocline {

@@ -32,6 +32,9 @@ constexpr uint64_t kPlannedLookupBytes = 64;
 constexpr uint64_t kStepsHeld = 8;
 // Batches of an evaluation in memory (worker/train/worker.cc).
 constexpr double kEvaluationContexts = 4;
+// Batches in the memory that a worker shares with its script: the script computes with one, another
+// is ready, and the gradients of a third are taken.
+constexpr double kScriptBatches = 3;
 // Rows on their way to RocksDB, and of its index and filters a row there.
 constexpr uint64_t kSpillBufferBytes = 128 << 20;
 constexpr uint64_t kSpilledRowIndexBytes = 2;
@@ -111,6 +114,10 @@ class Planner {
     AddTraffic();
     AddServer();
     AddWorker();
+    if (job_.has_worker()) {
+      Add(&plan_.script, "worker.memory", static_cast<double>(SizeOf(job_.worker().memory())));
+      plan_.memory_bytes += SumOf(plan_.script);
+    }
     AddDisk();
     plan_.pack = hot_.pack;
     plan_.memory_bytes = std::max(plan_.memory_bytes, SumOf(plan_.pack));
@@ -359,6 +366,23 @@ class Planner {
     AddAll(hot_.pinned, &plan_.worker);
   }
 
+  // Adds the parts of a model that the worker computes on the CPU.
+  void AddModel(int64_t max_batch) {
+    Add(&plan_.worker, "dense parameters",
+        static_cast<double>(DenseParameterBytes(tables_.dense, ComputeOn::kCpu)));
+    Add(&plan_.worker, "activations",
+        static_cast<double>(model_.ActivationBytes(max_batch, ComputeOn::kCpu)));
+  }
+
+  // Batches with their rows, and gradients on the way back, where a script computes the model.
+  void AddShared(const StepTraffic& training, const StepTraffic& evaluation) {
+    const auto bytes_of = [this](const StepTraffic& step, double row_copies) {
+      return PlannedBytes(step, /*batches=*/1) + row_copies * sizeof(float) * step.floats;
+    };
+    Add(&plan_.worker, "batches and rows that it shares with the script, about",
+        kScriptBatches * std::max(bytes_of(training, 2), bytes_of(evaluation, 1)));
+  }
+
   void AddWorker() {
     const StepTraffic training =
         TrafficOf(std::ceil(double{1} * job_.train().batch_size() / workers_));
@@ -366,11 +390,11 @@ class Planner {
     if (on_device_) {
       AddDevice(training, TrafficOf(eval_batch));
     } else {
-      const auto max_batch = static_cast<int64_t>(std::max(training.samples, eval_batch));
-      Add(&plan_.worker, "dense parameters",
-          static_cast<double>(DenseParameterBytes(tables_.dense, ComputeOn::kCpu)));
-      Add(&plan_.worker, "activations",
-          static_cast<double>(model_.ActivationBytes(max_batch, ComputeOn::kCpu)));
+      if (model_.is_script) {
+        AddShared(training, TrafficOf(eval_batch));
+      } else {
+        AddModel(static_cast<int64_t>(std::max(training.samples, eval_batch)));
+      }
       if (job_.has_cache()) {
         Add(&plan_.worker, "cache", static_cast<double>(SizeOf(job_.cache().budget())));
       }

@@ -69,7 +69,9 @@ struct JobPlan {
   // The memory of thermocline-pack, which ends before the servers start, if the job counts hot
   // rows.
   std::vector<PlanPart> pack;
-  // Over all processes, in the run directory.
+  // The memory of the script that the worker starts, if the job's model is one: as the job says.
+  std::vector<PlanPart> script;
+  // Over all processes, in the run directory. What a script keeps in checkpoints is not known.
   std::vector<PlanPart> disk;
 
   // Between workers and servers, over all; the rows of a step are known from figures, else as many

@@ -16,6 +16,7 @@ namespace thermocline {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::ordered_json;
 
 constexpr char kJob[] = R"(
@@ -343,6 +344,51 @@ TEST(JobPlan, DiskHasCheckpointsAndLogs) {
       Plan(Load({"checkpoint.every_steps=10", "checkpoint.full_every=1"}), &figures);
   EXPECT_EQ(PartOf(whole.disk, "4 checkpoints of all rows, at most"), 4 * one.disk_bytes);
   EXPECT_EQ(PartOf(several.disk, "push logs (cluster.max_log_size)"), uint64_t{16} << 30);
+}
+
+TEST(JobPlan, AScriptHasItsMemoryBesideTheWorker) {
+  const Json figures = Figures();
+  const auto job = ParseJob(kJob, "job",
+                            {"worker.command=['python3', 'train.py']", "worker.memory=3GiB",
+                             "worker.threads=4", "checkpoint={}", "train.eval_batch_size=1024"},
+                            {"dlrm"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  const JobPlan plan = Plan(*job, &figures);
+  const JobPlan layers = Plan(Load({"checkpoint={}", "device=CPU"}), &figures);
+  EXPECT_EQ(SumOf(plan.script), uint64_t{3} << 30);
+  EXPECT_EQ(plan.memory_bytes, 2 * SumOf(plan.server) + SumOf(plan.worker) + (uint64_t{3} << 30));
+  EXPECT_EQ(plan.dense_parameters, 0u);
+  EXPECT_EQ(PartOf(plan.server, "dense parameters"), 0u);
+  EXPECT_EQ(PartOf(plan.worker, "dense parameters"), 0u);
+  EXPECT_EQ(PartOf(plan.worker, "activations"), 0u);
+  EXPECT_GT(PartOf(layers.worker, "activations"), 0u);
+  // Three batches of about 900 + 90 + 900 keys of dim 16, with gradients.
+  const uint64_t shared =
+      PartOf(plan.worker, "batches and rows that it shares with the script, about");
+  EXPECT_GT(shared, 3u * 1500 * 16 * 8);
+  EXPECT_LT(shared, 3u * 4000 * 16 * 8);
+  const std::string text = RenderPlan(*job, plan, BigMachine());
+  EXPECT_THAT(text, HasSubstr("\nscript: python3 train.py, 3.0 GiB of memory (worker.memory), 4 "
+                              "threads (worker.threads); what it keeps in checkpoints is not known "
+                              "before\n"));
+  EXPECT_THAT(text, Not(HasSubstr("dense parameters")));
+  EXPECT_THAT(text, HasSubstr("the worker's script"));
+  EXPECT_EQ(PlanToJson(plan, BigMachine())["script"]["worker.memory"], uint64_t{3} << 30);
+  EXPECT_FALSE(PlanToJson(layers, BigMachine()).contains("script"));
+}
+
+TEST(CheckStart, WarnsOfTheMemoryOfAScript) {
+  const auto job =
+      ParseJob(kJob, "job", {"worker.command=['train.py']", "worker.memory=2GiB"}, {"dlrm"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  std::string warning;
+  Machine machine;
+  machine.memory_bytes = uint64_t{1} << 30;
+  EXPECT_TRUE(CheckStart(*job, machine, &warning).ok());
+  EXPECT_THAT(warning, HasSubstr("the script (worker.memory) add up to 2.0 GiB"));
+  machine.memory_bytes = uint64_t{4} << 30;
+  EXPECT_TRUE(CheckStart(*job, machine, &warning).ok());
+  EXPECT_EQ(warning, "");
 }
 
 TEST(CheckStart, WarnsOfStalenessWithoutWarmUp) {

@@ -123,6 +123,20 @@ std::string RenderTraffic(const Job& job, const JobPlan& plan) {
                       RenderLinks(job, plan));
 }
 
+// What the model has for parameters, or which script it is.
+std::string RenderModel(const Job& job, const JobPlan& plan) {
+  if (!job.has_worker()) {
+    return absl::StrCat("dense parameters: ", FormatCount(plan.dense_parameters), "\n");
+  }
+  const std::string threads = !job.worker().has_threads() ? "all cores"
+                              : job.worker().threads() == 1
+                                  ? "1 thread"
+                                  : absl::StrCat(job.worker().threads(), " threads");
+  return absl::StrCat("script: ", absl::StrJoin(job.worker().command(), " "), ", ",
+                      FormatBytes(SumOf(plan.script)), " of memory (worker.memory), ", threads,
+                      " (worker.threads); what it keeps in checkpoints is not known before\n");
+}
+
 Json PartsToJson(const std::vector<PlanPart>& parts) {
   Json json = Json::object();
   for (const PlanPart& part : parts) json[part.name] = part.bytes;
@@ -151,11 +165,11 @@ std::string RenderPlan(const Job& job, const JobPlan& plan, const Machine& machi
       &text,
       RenderParts(servers == 1 ? std::string("server") : processes(servers, "server"), plan.server),
       RenderParts(workers == 1 ? std::string("worker") : processes(workers, "worker"), plan.worker),
+      RenderParts("the worker's script", plan.script),
       RenderParts("GPU memory of each worker", plan.device),
       RenderParts("thermocline-pack, before the servers start", plan.pack),
-      RenderParts("disk", plan.disk), "\n", RenderTraffic(job, plan),
-      "dense parameters: ", FormatCount(plan.dense_parameters), "\n\nthis machine\n",
-      FitLine("memory: ", plan, plan.memory_bytes, machine.memory_bytes),
+      RenderParts("disk", plan.disk), "\n", RenderTraffic(job, plan), RenderModel(job, plan),
+      "\nthis machine\n", FitLine("memory: ", plan, plan.memory_bytes, machine.memory_bytes),
       FitLine("disk:   ", plan, plan.disk_bytes, machine.free_disk_bytes),
       RenderDevice(job, plan, machine), RenderKept(job, plan),
       "memory that is free now: ", FormatBytes(machine.available_memory_bytes), "; ", machine.cores,
@@ -190,6 +204,7 @@ Json PlanToJson(const JobPlan& plan, const Machine& machine) {
   json["dense_parameters"] = plan.dense_parameters;
   json["server"] = PartsToJson(plan.server);
   json["worker"] = PartsToJson(plan.worker);
+  if (!plan.script.empty()) json["script"] = PartsToJson(plan.script);
   json["device"] = PartsToJson(plan.device);
   if (!plan.pack.empty()) json["pack"] = PartsToJson(plan.pack);
   json["disk"] = PartsToJson(plan.disk);

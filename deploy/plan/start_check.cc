@@ -46,10 +46,11 @@ absl::Status CheckStart(const Job& job, const Machine& machine, std::string* war
   if (job.has_cache() && on_host)
     budgets += workers * ParseByteSize(job.cache().budget()).value_or(0);
   if (job.has_fae() && on_host) budgets += workers * ParseByteSize(job.fae().budget()).value_or(0);
+  if (job.has_worker()) budgets += ParseByteSize(job.worker().memory()).value_or(0);
   if (certain + budgets > machine.memory_bytes) {
     absl::StrAppend(warning, warning->empty() ? "" : "\n",
-                    "warning: the memory budgets of tables, cache or hot rows, and the dense "
-                    "parameters add up to ",
+                    "warning: the memory budgets of tables, cache or hot rows, and the ",
+                    job.has_worker() ? "script (worker.memory)" : "dense parameters", " add up to ",
                     FormatBytes(certain + budgets), "; this machine has ",
                     FormatBytes(machine.memory_bytes),
                     " (`thermocline plan` says what takes how much)");

@@ -25,7 +25,7 @@
 #include "common/job/data_place.h"
 #include "common/job/resolved_job.h"
 #include "common/net/host_port.h"
-#include "deploy/processes/child_process.h"
+#include "common/process/child_process.h"
 #include "deploy/report/metrics_log.h"
 #include "deploy/report/summary.h"
 

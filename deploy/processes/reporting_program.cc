@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
-#include "deploy/processes/child_process.h"
+#include "common/process/child_process.h"
 #include "deploy/report/summary.h"
 
 namespace thermocline {

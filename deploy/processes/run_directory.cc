@@ -21,7 +21,7 @@
 #include "common/disk/disk.h"
 #include "common/disk/file_list.h"
 #include "common/job/job_data.h"
-#include "deploy/processes/child_process.h"
+#include "common/process/child_process.h"
 
 namespace thermocline {
 namespace {

@@ -6,14 +6,18 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
+#include <cstddef>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
 #include "common/base/timing.h"
-#include "deploy/processes/child_process.h"
+#include "common/process/child_process.h"
 
 namespace thermocline {
 namespace {
@@ -22,34 +26,80 @@ constexpr size_t kReadBytes = 64 << 10;
 // The middle of longer last words is left out, since a message begins with a place, such as a path,
 // and ends with the reason.
 constexpr size_t kMostLastWords = 300;
+// So much is shown of what a script wrote before it ended.
+constexpr ptrdiff_t kMostScriptLines = 40;
 
-// The last line of the log of a process that exited with an error.
+// Takes the time off a line of a log (common/base/process.h). Returns whether it begins with one.
+bool ConsumeTime(std::string* line) {
+  const size_t space = line->find(' ');
+  absl::Time time;
+  if (space == std::string::npos ||
+      !absl::ParseTime(absl::RFC3339_full, line->substr(0, space), &time, nullptr)) {
+    return false;
+  }
+  line->erase(0, space + 1);
+  return true;
+}
+
+// What a worker says last whose script failed: the last line with a time and all behind it, since a
+// traceback has many lines. A script that ended before it could tell the worker why, such as for
+// want of a module, has written that to the log: where there is one line only, what stands before
+// follows it. Where no line has a time, `log` is the end of a longer traceback.
+std::string LastWordsOfScript(std::vector<std::string> log) {
+  while (log.size() > 1 && log.back().empty()) log.pop_back();
+  auto words = log.end() - 1;
+  while (!ConsumeTime(&*words)) {
+    if (words == log.begin()) {
+      const auto shown = log.end() - std::min(kMostScriptLines, log.end() - log.begin());
+      return absl::StrCat("failed: ABORTED: the script failed; the log ends with:\n",
+                          absl::StrJoin(shown, log.end(), "\n"));
+    }
+    --words;
+  }
+  const std::string said = absl::StrJoin(words, log.end(), "\n");
+  if (log.end() - words > 1) return said;
+  auto written = words;
+  while (written != log.begin() && words - written < kMostScriptLines) {
+    std::string line = *(written - 1);
+    if (ConsumeTime(&line)) break;
+    --written;
+  }
+  return written == words ? said : absl::StrCat(said, "\n", absl::StrJoin(written, words, "\n"));
+}
+
+// The last line of the log of a process that exited with an error, or LastWordsOfScript.
 std::string LastWords(const ChildProcess& ended) {
   if (ended.exit_code().value_or(0) == 0) return "";
-  const std::vector<std::string> tail = LogTail(ended.log_path(), 1, ended.log_begin());
+  const bool is_script = ended.exit_code() == kExitScript;
+  std::vector<std::string> tail =
+      LogTail(ended.log_path(), is_script ? INT_MAX : 1, ended.log_begin());
   if (tail.empty()) return "";
-  // Lines begin with the time (common/base/process.h).
-  const size_t space = tail[0].find(' ');
-  absl::Time time;
-  const bool has_time =
-      space != std::string::npos &&
-      absl::ParseTime(absl::RFC3339_full, tail[0].substr(0, space), &time, nullptr);
-  return has_time ? tail[0].substr(space + 1) : tail[0];
+  if (is_script) return LastWordsOfScript(std::move(tail));
+  ConsumeTime(&tail[0]);
+  return tail[0];
 }
 
 // What a program says last that ends by an error of its own: "failed: CODE: message".
 std::string Reason(const ChildProcess& ended, absl::string_view last_words) {
-  if (ended.exit_code() != kExitFailed && ended.exit_code() != kExitTrouble) return "";
+  const std::optional<int> code = ended.exit_code();
+  if (code != kExitFailed && code != kExitTrouble && code != kExitScript) return "";
   if (!absl::ConsumePrefix(&last_words, "failed: ")) return "";
   const size_t code_end = last_words.find(": ");
   return code_end == last_words.npos ? "" : std::string(last_words.substr(code_end + 2));
 }
 
+// One line. Of several lines it has the first and the last: a traceback ends with its exception.
 std::string BothEnds(absl::string_view words) {
   constexpr absl::string_view kBetween = " ... ";
+  const size_t first_end = words.find('\n');
+  if (first_end != words.npos) {
+    return absl::StrCat(BothEnds(words.substr(0, first_end)), kBetween,
+                        BothEnds(words.substr(words.rfind('\n') + 1)));
+  }
   if (words.size() <= kMostLastWords) return std::string(words);
   constexpr size_t kShown = (kMostLastWords - kBetween.size()) / 2;
-  return absl::StrCat(words.substr(0, kShown), kBetween, words.substr(words.size() - kShown));
+  return ValidUtf8(
+      absl::StrCat(words.substr(0, kShown), kBetween, words.substr(words.size() - kShown)));
 }
 
 // "was killed by signal 9 (Killed)", "exited with code 1 (the last line of its log)".

@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/process/child_process.h"
 #include "deploy/job/process.h"
-#include "deploy/processes/child_process.h"
 #include "deploy/processes/signal_watch.h"
 
 namespace thermocline {

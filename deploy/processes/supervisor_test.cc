@@ -14,14 +14,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/timing.h"
-#include "deploy/processes/child_process.h"
+#include "common/process/child_process.h"
 
 namespace thermocline {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 SignalWatch& Signals() {
   static SignalWatch* const signals = new SignalWatch;
@@ -102,6 +100,70 @@ TEST_F(SupervisorTest, TellsTheReasonThatAProcessGives) {
     if (!(ended.id == failed)) continue;
     EXPECT_EQ(ended.end.how, "exited with code 1 (failed: INVALID_ARGUMENT: day.csv:17: no: id)");
     EXPECT_EQ(ended.end.report, absl::StrCat("exited with code 1; its log: ", Log("worker 0")));
+  }
+}
+
+// A script's traceback has lines without a time. What the script wrote before is no part of it.
+TEST_F(SupervisorTest, TellsTheWholeTracebackOfAScript) {
+  const std::string words =
+      "2026-11-22T06:00:00.456Z failed: ABORTED: the script ended with code 1\n"
+      "Traceback (most recent call last):\n  File \"train.py\", line 7, in <module>\n"
+      "ZeroDivisionError: division by zero";
+  const auto script = [&](const std::string& before, int code) {
+    const char* const blank = code == 5 ? "echo\n" : "";  // The words end with an end of line.
+    return absl::StrCat(before, "cat <<'END'\n", words, "\nEND\n", blank, "exit ", code);
+  };
+  const ProcessId failed = StartShell(
+      ProcessRole::kWorker, 0, script("echo 2026-11-22T06:00:00.123Z starts; echo loss 0.5\n", 5));
+  const ProcessId other = StartShell(ProcessRole::kWorker, 1, script("", 1));
+  // Longer than what is read of a log.
+  const ProcessId deep = StartShell(
+      ProcessRole::kWorker, 2,
+      "echo 2026-11-22T06:00:00.456Z failed: ABORTED: the script failed:; seq 20000; exit 5");
+  for (const Supervisor::Ended& ended : TakeEnded(3)) {
+    if (ended.id == failed) {
+      EXPECT_EQ(ended.end.reason,
+                "the script ended with code 1\nTraceback (most recent call last):\n"
+                "  File \"train.py\", line 7, in <module>\nZeroDivisionError: division by zero");
+      EXPECT_EQ(ended.end.how,
+                "exited with code 5 (failed: ABORTED: the script ended with code 1 ... "
+                "ZeroDivisionError: division by zero)");
+      EXPECT_EQ(ended.end.report, absl::StrCat("exited with code 5; its log: ", Log("worker 0")));
+    } else if (ended.id == other) {
+      EXPECT_EQ(ended.end.how, "exited with code 1 (ZeroDivisionError: division by zero)");
+    } else {
+      EXPECT_TRUE(ended.id == deep);
+      EXPECT_EQ(ended.end.how,
+                "exited with code 5 (failed: ABORTED: the script failed; the log ends with: ... "
+                "20000)");
+      EXPECT_TRUE(absl::StartsWith(ended.end.reason,
+                                   "the script failed; the log ends with:\n19961\n19962\n"))
+          << ended.end.reason;
+    }
+  }
+}
+
+// It could not tell its worker, which knows the code alone.
+TEST_F(SupervisorTest, TellsWhatAScriptWroteThatEndedEarly) {
+  StartShell(
+      ProcessRole::kWorker, 0,
+      "echo no part of it; echo 2026-11-22T06:00:00.123Z script 7: python3; "
+      "echo Traceback; echo \"ModuleNotFoundError: No module named 'torch'\"; "
+      "echo 2026-11-22T06:00:00.456Z failed: ABORTED: the script exited with code 1; exit 5");
+  StartShell(ProcessRole::kWorker, 1,
+             "seq 100; echo 2026-11-22T06:00:00.456Z failed: ABORTED: it ended; exit 5");
+  for (const Supervisor::Ended& ended : TakeEnded(2)) {
+    if (ended.id.index == 0) {
+      EXPECT_EQ(ended.end.reason,
+                "the script exited with code 1\nTraceback\n"
+                "ModuleNotFoundError: No module named 'torch'");
+      EXPECT_EQ(ended.end.how,
+                "exited with code 5 (failed: ABORTED: the script exited with code 1 ... "
+                "ModuleNotFoundError: No module named 'torch')");
+    } else {
+      EXPECT_TRUE(absl::StartsWith(ended.end.reason, "it ended\n61\n62\n")) << ended.end.reason;
+      EXPECT_TRUE(absl::EndsWith(ended.end.reason, "\n99\n100")) << ended.end.reason;
+    }
   }
 }
 
@@ -209,42 +271,19 @@ TEST_F(SupervisorTest, ASecondStopRequestEndsTheGrace) {
   EXPECT_EQ(signals.last_stop_signal(), SIGINT);
 }
 
-TEST(LogTail, GivesTheLastLines) {
-  const std::string path = testing::TempDir() + "/tail.log";
-  std::ofstream(path) << "one\ntwo\nthree\n";
-  EXPECT_THAT(LogTail(path, 2), ElementsAre("two", "three"));
-  EXPECT_THAT(LogTail(path, 9), ElementsAre("one", "two", "three"));
-  std::ofstream(path) << std::string(200000, 'x') << "\nlast, not ended";
-  EXPECT_THAT(LogTail(path, 2), ElementsAre("last, not ended"));
-  std::ofstream(path) << std::string(3000, 'y');
-  EXPECT_THAT(LogTail(path, 2), ElementsAre(std::string(2000, 'y')));
-  EXPECT_TRUE(LogTail("/no/such/file", 3).empty());
-  std::ofstream(path) << "before\nbehind\nlast\n";
-  EXPECT_THAT(LogTail(path, 9, 7), ElementsAre("behind", "last"));
-  EXPECT_TRUE(LogTail(path, 9, 19).empty());
-  EXPECT_TRUE(LogTail(path, 9, 100).empty());
-  uint64_t end = 7;
-  LogTail(path, 1, 0, &end);
-  EXPECT_EQ(end, 19u);
-}
-
-TEST(NewLogLines, GivesWholeLinesAndGoesOnBehindThem) {
-  const std::string path = testing::TempDir() + "/new.log";
-  uint64_t offset = 0;
-  EXPECT_THAT(NewLogLines("/no/such/file", &offset), IsEmpty());
-  std::ofstream file(path);
-  file << "one\ntwo\nthr" << std::flush;
-  EXPECT_THAT(NewLogLines(path, &offset), ElementsAre("one", "two"));
-  EXPECT_EQ(offset, 8u);
-  EXPECT_THAT(NewLogLines(path, &offset), IsEmpty());
-  file << "ee\n\nfour\n" << std::flush;
-  EXPECT_THAT(NewLogLines(path, &offset), ElementsAre("three", "", "four"));
-  EXPECT_EQ(offset, 20u);
-  // More than is read at once, one line of it too long.
-  file << std::string(70000, 'x') << "\nlast\n" << std::flush;
-  EXPECT_THAT(NewLogLines(path, &offset), ElementsAre(std::string(2000, 'x')));
-  EXPECT_THAT(NewLogLines(path, &offset), ElementsAre(std::string(2000, 'x'), "last"));
-  EXPECT_EQ(offset, 20u + 70000 + 6);
+// Reports of hosts have the words of processes, which must be text.
+TEST_F(SupervisorTest, ShowsTextWhateverAProcessWrites) {
+  const ProcessId script = StartShell(ProcessRole::kWorker, 0,
+                                      "printf '2026-11-22T06:00:00.123Z failed: ABORTED: no "
+                                      "\\377\\nKeyError: \\303\\251\\n'; exit 5");
+  std::string umlauts;
+  for (int i = 0; i < 300; ++i) umlauts += "\\303\\251";
+  StartShell(ProcessRole::kWorker, 1, absl::StrCat("printf 'x", umlauts, "\\n'; exit 1"));
+  for (const Supervisor::Ended& ended : TakeEnded(2)) {
+    EXPECT_EQ(ValidUtf8(ended.end.how), ended.end.how);
+    EXPECT_EQ(ValidUtf8(ended.end.report), ended.end.report);
+    EXPECT_EQ(ended.end.reason, ended.id == script ? "no ?\nKeyError: \xc3\xa9" : "");
+  }
 }
 
 }  // namespace

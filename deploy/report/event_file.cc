@@ -58,6 +58,8 @@ constexpr Scalar kScalars[] = {
 };
 // The tag of a stage's mean is this and the stage's name: "stage_us/wait for rows".
 constexpr char kStages[] = "stages_mean_us", kStageTag[] = "stage_us/";
+// The tag of the script's own metric is this and its name, which may be that of one of ours.
+constexpr char kOwnTag[] = "eval/own/";
 
 std::optional<double> FigureAt(const Json& line, absl::string_view field) {
   const Json* json = &line;
@@ -100,13 +102,13 @@ Event EventAt(absl::Time now, int64_t steps) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Create(const std::string& directory,
-                                                             absl::string_view host,
-                                                             absl::Time now) {
+                                                             absl::string_view host, absl::Time now,
+                                                             absl::string_view own_metric) {
   const std::string path =
       absl::StrCat(directory, "/events.out.tfevents.", absl::ToUnixSeconds(now), ".",
                    absl::StrReplaceAll(host, {{"/", "_"}}), ".", getpid(), ".0");
   ASSIGN_OR_RETURN(std::unique_ptr<AppendedFile> opened, AppendedFile::Open(path));
-  std::unique_ptr<EventFile> file(new EventFile(std::move(opened)));
+  std::unique_ptr<EventFile> file(new EventFile(std::move(opened), own_metric));
   Event version = EventAt(now, 0);
   version.set_file_version("brain.Event:2");
   RETURN_IF_ERROR(file->Write(version));
@@ -144,6 +146,10 @@ absl::Status EventFile::Append(const Json& line, absl::Time now) {
   for (const Scalar& scalar : kScalars) {
     if (name != scalar.event) continue;
     if (const auto figure = FigureAt(line, scalar.field)) Add(scalar.tag, *figure, summary);
+  }
+  if (const auto own = FigureAt(line, "own_metric");
+      own && name == "eval" && !own_metric_.empty()) {
+    Add(absl::StrCat(kOwnTag, own_metric_), *own, summary);
   }
   const auto stages = line.find(kStages);
   if (name == "progress" && stages != line.end() && stages->is_object()) {

@@ -25,9 +25,11 @@ namespace thermocline {
 class EventFile {
  public:
   // Begins the file of a launch on `host`, DIRECTORY/events.out.tfevents.SECONDS.HOST.PID.0.
+  // own_metric: the name of the script's own metric (Evaluate.own_metric); "": there is none.
   // Errors: kUnavailable.
   static absl::StatusOr<std::unique_ptr<EventFile>> Create(const std::string& directory,
-                                                           absl::string_view host, absl::Time now);
+                                                           absl::string_view host, absl::Time now,
+                                                           absl::string_view own_metric = "");
 
   // Shows `text`, the job as it is run, under the tag "job". Errors: kUnavailable, as of Append.
   absl::Status WriteJob(absl::string_view text, absl::Time now);
@@ -39,11 +41,13 @@ class EventFile {
   absl::Status Append(const nlohmann::ordered_json& line, absl::Time now);
 
  private:
-  explicit EventFile(std::unique_ptr<AppendedFile> file) : file_(std::move(file)) {}
+  EventFile(std::unique_ptr<AppendedFile> file, absl::string_view own_metric)
+      : file_(std::move(file)), own_metric_(own_metric) {}
 
   absl::Status Write(const tensorboard::Event& event);
 
   const std::unique_ptr<AppendedFile> file_;
+  const std::string own_metric_;
 };
 
 }  // namespace thermocline

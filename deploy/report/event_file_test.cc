@@ -71,6 +71,19 @@ std::map<std::string, float> ScalarsOf(const Event& event) {
   return scalars;
 }
 
+TEST(EventFileTest, TheScriptsOwnMetricHasATagOfItsName) {
+  const std::string folder = NewFolder("event_file_own_metric");
+  auto file = EventFile::Create(folder, "host", kNow, "hit_rate");
+  ASSERT_TRUE(file.ok()) << file.status();
+  const Json lines[] = {Json::parse(R"({"event":"eval","step":9,"auc":0.75,"own_metric":0.25})"),
+                        Json::parse(R"({"event":"eval","step":19,"own_metric":null})")};
+  for (const Json& line : lines) ASSERT_TRUE((*file)->Append(line, kNow).ok());
+  const std::vector<Event> events = ReadEvents(folder);
+  ASSERT_EQ(events.size(), 2u);  // The first is the version.
+  EXPECT_THAT(ScalarsOf(events[1]),
+              ElementsAre(Pair("eval/auc", 0.75f), Pair("eval/own/hit_rate", 0.25f)));
+}
+
 TEST(EventFileTest, LinesBecomeScalarsAtTheStepsTrained) {
   const std::string folder = NewFolder("event_file_scalars");
   auto file = EventFile::Create(folder, "host", kNow);

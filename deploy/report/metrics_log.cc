@@ -130,6 +130,7 @@ bool MetricsLog::TakeEvaluation(const nlohmann::ordered_json& json) {
   report.change_seconds = NumberAt(json, "change_seconds").value_or(0);
   report.auc = NumberAt(json, "auc").value_or(std::nan(""));
   report.logloss = NumberAt(json, "logloss").value_or(std::nan(""));
+  report.own_metric = NumberAt(json, "own_metric").value_or(std::nan(""));
   evaluations_.push_back(report);
   return report.is_evaluation;
 }
@@ -146,6 +147,8 @@ void MetricsLog::TakeLine(absl::string_view line, absl::Duration elapsed) {
   // A change alone gets a line of its own, once it has been taken.
   if (event == "eval" && !TakeEvaluation(json)) return;
   WriteLine(&json, elapsed);
+  if (event == "script_failed") script_failed_at_ = Step(static_cast<int64_t>(Whole(json, "step")));
+  if (event == "trained") trained_ = Step(static_cast<int64_t>(Whole(json, "step")));
   if (event == "warning" && !TextAt(json, "text").empty()) {
     warnings_.push_back(TextAt(json, "text"));
   }

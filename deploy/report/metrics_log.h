@@ -82,6 +82,11 @@ class MetricsLog {
   // The evaluations and changes of steps that came since the last call.
   std::vector<EvaluationReport> TakeEvaluations() { return std::exchange(evaluations_, {}); }
 
+  // The step in which a worker's script failed, if such a line came since the last call.
+  std::optional<Step> TakeScriptFailure() { return std::exchange(script_failed_at_, {}); }
+  // The last step of a worker that waits for the end of its script, if such a line came.
+  std::optional<Step> TakeTrained() { return std::exchange(trained_, {}); }
+
   const Progress& progress() const { return progress_; }
   // How many lines changed progress(): "progress" lines, and "phase" lines, of which the file keeps
   // the first and the last of a phase.
@@ -109,6 +114,7 @@ class MetricsLog {
   std::string partial_;  // a line that hasn't ended yet
   Progress progress_;
   std::vector<EvaluationReport> evaluations_;
+  std::optional<Step> script_failed_at_, trained_;
   uint64_t progress_events_ = 0;
   uint64_t phase_events_ = 0;
   uint64_t bad_lines_ = 0;

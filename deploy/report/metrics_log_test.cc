@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/job/data_place.h"
+#include "deploy/report/progress_bar.h"
 
 namespace thermocline {
 namespace {
@@ -176,6 +177,34 @@ TEST(MetricsLog, EvaluationsOfStepsAreHandedOut) {
   EXPECT_FALSE(reports[1].is_scheduled);
   EXPECT_TRUE(std::isnan(reports[1].auc));
   EXPECT_TRUE((*log)->TakeEvaluations().empty());
+}
+
+// It gives no scores of training batches.
+TEST(MetricsLog, TakesTheLinesOfAScriptsWorker) {
+  const std::string path = testing::TempDir() + "/metrics_log_test_script.jsonl";
+  auto log = MetricsLog::Create(path);
+  ASSERT_TRUE(log.ok()) << log.status();
+  (*log)->Append(
+      "{\"event\":\"progress\",\"step\":20,\"samples\":200,\"samples_per_s\":50,\"loss\":0.5,"
+      "\"auc\":null}\n"
+      "{\"event\":\"eval\",\"step\":9,\"auc\":0.75,\"logloss\":0.5,\"own_metric\":0.25}\n"
+      "{\"event\":\"eval\",\"step\":19,\"auc\":0.75,\"logloss\":0.5,\"own_metric\":null}\n",
+      absl::ZeroDuration());
+  EXPECT_FALSE((*log)->progress().auc.has_value());
+  EXPECT_EQ(RenderProgress((*log)->progress(), std::nullopt),
+            "20 steps  200 samples  50/s  loss 0.5000");
+  const std::vector<EvaluationReport> reports = (*log)->TakeEvaluations();
+  ASSERT_EQ(reports.size(), 2u);
+  EXPECT_EQ(reports[0].own_metric, 0.25);
+  EXPECT_TRUE(std::isnan(reports[1].own_metric));
+  EXPECT_FALSE((*log)->TakeScriptFailure().has_value());
+  (*log)->Append("{\"event\":\"script_failed\",\"step\":21}\n", absl::ZeroDuration());
+  EXPECT_EQ((*log)->TakeScriptFailure(), Step(21));
+  EXPECT_FALSE((*log)->TakeScriptFailure().has_value());
+  EXPECT_FALSE((*log)->TakeTrained().has_value());
+  (*log)->Append("{\"event\":\"trained\",\"step\":39}\n", absl::ZeroDuration());
+  EXPECT_EQ((*log)->TakeTrained(), Step(39));
+  EXPECT_FALSE((*log)->TakeTrained().has_value());
 }
 
 TEST(MetricsLog, AChangeOfBatchesIsNoEvaluationUnlessOneIsDue) {

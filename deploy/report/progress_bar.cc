@@ -14,6 +14,8 @@ constexpr int kBarWidth = 24;
 constexpr double kWaitWorthShowing = 0.05;  // A share of the time.
 constexpr absl::Duration kTerminalPeriod = absl::Milliseconds(100);
 constexpr absl::Duration kPlainPeriod = absl::Seconds(2);
+// Plain lines that only say that something is waited for become as rare as this.
+constexpr absl::Duration kLongestPlainPeriod = absl::Minutes(1);
 // "Return to the line's begin" and "clear to the line's end".
 constexpr char kClearLine[] = "\r\x1b[K";
 
@@ -100,12 +102,21 @@ std::optional<absl::Duration> ProgressBar::TimeLeft(const Progress& progress,
   return (elapsed - first_elapsed_) * ((1 - fraction) / done);
 }
 
+absl::Duration ProgressBar::Period(const Progress& progress) {
+  if (is_terminal_) return kTerminalPeriod;
+  const bool waits = progress.phase.has_value() && progress.phase->total == 0;
+  const std::string waits_for = waits ? progress.phase->name : "";
+  if (!waits || waits_for != waits_for_) wait_period_ = kPlainPeriod;
+  waits_for_ = waits_for;
+  return wait_period_;
+}
+
 void ProgressBar::Update(const Progress& progress, absl::Duration elapsed) {
   const std::optional<absl::Duration> left = TimeLeft(progress, elapsed);
   const bool is_last = !progress.phase && progress.fraction && *progress.fraction >= 1;
-  const absl::Duration period = is_terminal_ ? kTerminalPeriod : kPlainPeriod;
-  if (!is_last && elapsed - last_drawn_ < period) return;
+  if (!is_last && elapsed - last_drawn_ < Period(progress)) return;
   last_drawn_ = elapsed;
+  if (!waits_for_.empty()) wait_period_ = std::min(2 * wait_period_, kLongestPlainPeriod);
   const std::string line = RenderProgress(progress, left);
   if (is_terminal_) {
     line_stands_ |= out_(absl::StrCat(kClearLine, line));

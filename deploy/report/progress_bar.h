@@ -69,12 +69,16 @@ class ProgressBar {
   void Clear();
 
  private:
+  // The shortest time between two drawings.
+  absl::Duration Period(const Progress& progress);
   std::optional<absl::Duration> TimeLeft(const Progress& progress, absl::Duration elapsed);
 
   const Sink out_;
   const bool is_terminal_;
   absl::Duration last_drawn_ = -absl::InfiniteDuration();
   bool line_stands_ = false;
+  std::string waits_for_;  // The phase drawn last, if its total is not known; else "".
+  absl::Duration wait_period_;
   // The time left is judged by what was done since then. nullopt: no step was seen yet.
   std::optional<double> first_fraction_;
   absl::Duration first_elapsed_;

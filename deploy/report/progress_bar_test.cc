@@ -103,6 +103,30 @@ TEST(ProgressBar, PlainLinesAreRareAndTheLastIsShown) {
   EXPECT_EQ(Count(text, "\r"), 0) << text;
 }
 
+TEST(ProgressBar, PlainLinesOfAWaitBecomeRare) {
+  std::vector<std::string> lines;
+  ProgressBar bar(
+      [&lines](absl::string_view piece) {
+        lines.emplace_back(piece);
+        return true;
+      },
+      /*is_terminal=*/false);
+  Progress progress;
+  progress.phase = PhaseProgress{"waiting for the script's first step", 0, 0, "s", 0};
+  for (int second = 0; second < 600; ++second) {
+    progress.phase->done = static_cast<uint64_t>(second);
+    bar.Update(progress, absl::Seconds(second));
+  }
+  // At 0, 4, 12, 28, 60, then each minute.
+  ASSERT_EQ(lines.size(), 13u);
+  EXPECT_EQ(lines[4], "waiting for the script's first step  60 s\n");
+  EXPECT_EQ(lines[12], "waiting for the script's first step  540 s\n");
+  // What is known again is shown again.
+  progress.phase.reset();
+  bar.Update(progress, absl::Seconds(603));
+  EXPECT_EQ(lines.size(), 14u);
+}
+
 // What a launch did not train itself, it does not count; nor what it trains again.
 TEST(ProgressBar, TheTimeLeftFollowsWhatWasTrainedLately) {
   std::vector<std::string> lines;

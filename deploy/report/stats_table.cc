@@ -135,7 +135,7 @@ std::string RenderServerStats(const std::vector<ServerReport>& servers) {
 
 std::string RenderTableStats(const std::vector<ServerReport>& servers) {
   std::map<uint32_t, std::pair<std::string, Sums>> sparse;  // by id
-  std::map<uint32_t, bool> dense_ids;
+  std::map<uint32_t, std::string> dense_names;              // by id
   Sums dense;
   bool with_spill = false, with_admission = false;
   for (const ServerReport& server : servers) {
@@ -145,7 +145,7 @@ std::string RenderTableStats(const std::vector<ServerReport>& servers) {
       with_admission = with_admission || table.candidates() > 0 || table.gradients_dropped() > 0 ||
                        table.rows_forgotten() > 0;
       if (table.role() == TableSpec::DENSE) {
-        dense_ids[table.id()] = true;
+        dense_names[table.id()] = table.name();
         dense.Add(table);
       } else {
         auto& [name, sums] = sparse[table.id()];
@@ -154,7 +154,7 @@ std::string RenderTableStats(const std::vector<ServerReport>& servers) {
       }
     }
   }
-  if (sparse.empty() && dense_ids.empty()) return "";
+  if (sparse.empty() && dense_names.empty()) return "";
   Rows rows = {{"table", "dim", "rows", "memory", "keys pulled", "keys pushed", "rows created"},
                {}};
   if (with_spill) {
@@ -166,9 +166,12 @@ std::string RenderTableStats(const std::vector<ServerReport>& servers) {
   for (const auto& [id, table] : sparse) {
     rows.push_back(table.second.Row(table.first, with_spill, with_admission));
   }
-  if (!dense_ids.empty()) {
-    rows.push_back(dense.Row(absl::StrCat("dense (", dense_ids.size(), " tensors)"), with_spill,
-                             with_admission));
+  if (!dense_names.empty()) {
+    // One is what a script keeps.
+    const std::string name = dense_names.size() == 1
+                                 ? dense_names.begin()->second
+                                 : absl::StrCat("dense (", dense_names.size(), " tensors)");
+    rows.push_back(dense.Row(name, with_spill, with_admission));
   }
   return FormatTable(rows);
 }
@@ -276,7 +279,8 @@ std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
     rows.push_back(
         {worker.address, absl::StrCat(stats.worker_rank()), PhaseText(stats.phase()),
          absl::StrCat(stats.step()), FormatCount(stats.samples()),
-         absl::StrFormat("%.0f", stats.samples_per_s()), absl::StrFormat("%.4f", stats.loss()),
+         absl::StrFormat("%.0f", stats.samples_per_s()),
+         std::isnan(stats.loss()) ? "n/a" : absl::StrFormat("%.4f", stats.loss()),
          FormatBytes(stats.resident_bytes()), FormatBytes(stats.bytes_pulled()),
          FormatBytes(stats.bytes_pushed()), FormatBytes(stats.bytes_to_device()),
          FormatBytes(stats.bytes_from_device()), FormatCount(stats.rpc_retries()),

@@ -49,6 +49,11 @@ TEST(StatsTable, ServersAreLinesAndTablesAreSummed) {
   EXPECT_THAT(tables, ContainsRegex("T0 +16 +2,000 +0 B +2,199,023,255,552 "));
   EXPECT_THAT(tables, ContainsRegex("dense \\(2 tensors\\) +16 +4,000 "));
   EXPECT_EQ(RenderTableStats({{"127.0.0.1:1", ServerStats()}}), "");
+  ServerStats of_script = Stats(0);
+  of_script.mutable_tables()->RemoveLast();
+  of_script.mutable_tables(1)->set_name("script.state");
+  EXPECT_THAT(RenderTableStats({{"127.0.0.1:1", of_script}}),
+              ContainsRegex("script.state +16 +1,000 "));
 }
 
 TEST(StatsTable, RowsOnDiskAreShownWhereThereAreSome) {

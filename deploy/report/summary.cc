@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 namespace thermocline {
 namespace {
@@ -164,6 +165,13 @@ Json MakeSummary(const Job& job, const std::vector<Json>& results,
   summary["normalized_entropy"] = Real(First(results, "normalized_entropy"));
   summary["calibration"] = Real(First(results, "calibration"));
   summary["eval_samples"] = Whole(First(results, "eval_samples"));
+  if (job.has_worker()) {
+    summary["script"] = absl::StrJoin(job.worker().command(), " ");
+    summary["skipped_steps"] = Whole(Sum(results, "skipped_steps"));
+  }
+  if (const std::string& own = job.evaluate().own_metric(); !own.empty()) {
+    summary["own_metric"] = {{own, Real(First(results, "own_metric"))}};
+  }
   summary["new_samples"] = Whole(Sum(results, "new_samples"));
   summary["samples_per_s"] = Real(SamplesPerSecond(results));
   summary["wall_s"] = std::round(wall_s * 1000) / 1000;
@@ -202,8 +210,8 @@ bool KeepCounts(const Json& before, Json* summary) {
   };
   for (const char* name :
        {"new_samples", "samples_per_s", "wall_s", "bad_lines", "first_bad_line", "repeated_headers",
-        "padding_ids", "server_restarts", "rollbacks", "bytes_pulled", "bytes_pushed",
-        "bytes_to_device", "bytes_from_device", "cache", "hot", "exchange"}) {
+        "padding_ids", "skipped_steps", "server_restarts", "rollbacks", "bytes_pulled",
+        "bytes_pushed", "bytes_to_device", "bytes_from_device", "cache", "hot", "exchange"}) {
     keep(before, name, summary);
   }
   if (!summary->contains("evaluations")) keep(before, "evaluations", summary);
@@ -217,13 +225,15 @@ bool KeepCounts(const Json& before, Json* summary) {
 
 Json SummarizeEvaluations(const EvaluationState& state, bool stopped_early) {
   Json json;
-  json["metric"] = Evaluate::Metric_Name(state.metric());
+  const bool is_own = !state.own_metric().empty();
+  json["metric"] = is_own ? state.own_metric() : Evaluate::Metric_Name(state.metric());
   json["evaluations"] = state.evaluations();
   const bool has_best = state.best_step() >= 0;
   json["best_step"] = has_best ? Json(state.best_step()) : Json(nullptr);
   json["best_auc"] =
       has_best && !std::isnan(state.best_auc()) ? Json(state.best_auc()) : Json(nullptr);
   json["best_logloss"] = has_best ? Json(state.best_logloss()) : Json(nullptr);
+  if (is_own) json["best_own_metric"] = has_best ? Json(state.best_own()) : Json(nullptr);
   json["best_checkpoint"] =
       state.best_checkpoint().empty() ? Json(nullptr) : Json(state.best_checkpoint());
   json["without_improvement"] = state.without_improvement();

@@ -32,11 +32,13 @@ absl::StatusOr<nlohmann::ordered_json> ParseWorkerResult(const std::string& text
                                                          const std::string& file);
 
 // The object of summary.json: job, steps, samples, auc, gauc, logloss, normalized_entropy,
-// calibration, new_samples, samples_per_s, wall_s, servers, workers, model_digest, bad_lines,
-// first_bad_line, repeated_headers, bytes_pulled, bytes_pushed; by worker bytes_to_device,
-// bytes_from_device. What no worker reported is null. Where workers have a cache or exchange rows
-// also "cache" (mode: "own", "shared"; hit_rate, hits, loaded, bypassed) and "exchange"
-// (bytes_sent, bytes_sent_again, wait_for_rank_s, slowest_rank), summed over them.
+// calibration, eval_samples, new_samples, samples_per_s, wall_s, servers, workers, model_digest,
+// bad_lines, first_bad_line, repeated_headers, bytes_pulled, bytes_pushed; by worker
+// bytes_to_device, bytes_from_device. What no worker reported is null. Where workers have a cache
+// or exchange rows also "cache" (mode: "own", "shared"; hit_rate, hits, loaded, bypassed) and
+// "exchange" (bytes_sent, bytes_sent_again, wait_for_rank_s, slowest_rank), summed over them. A job
+// whose model is a script also has "script", its command, and with evaluate.own_metric
+// "own_metric", an object of the metric's name and its last value.
 //   steps: the most of any worker; samples, bad_lines, repeated_headers: summed;
 //   auc .. calibration, eval_samples, first_bad_line: the first worker's that has them; auc and
 //   others are null, too, where the held-out rows have one class only;
@@ -52,14 +54,16 @@ bool TrainedAnything(const std::vector<nlohmann::ordered_json>& results);
 
 // For a run that trained nothing: the counts of the one before, whose summary is `before`, in place
 // of its own (new_samples, samples_per_s, wall_s, bad_lines, first_bad_line, repeated_headers,
-// padding_ids, server_restarts, rollbacks, bytes_pulled, bytes_pushed, bytes_to_device,
-// bytes_from_device, cache, exchange, checkpoints.committed and called_off), and its evaluations
-// where this run made none. False, and nothing is changed, where `before` is of another step.
+// padding_ids, skipped_steps, server_restarts, rollbacks, bytes_pulled, bytes_pushed,
+// bytes_to_device, bytes_from_device, cache, exchange, checkpoints.committed and called_off), and
+// its evaluations where this run made none. False, and nothing is changed, where `before` is of
+// another step.
 bool KeepCounts(const nlohmann::ordered_json& before, nlohmann::ordered_json* summary);
 
 // The object "evaluations" of the summary: metric, evaluations, best_step, best_auc, best_logloss
-// (null: none had a value of the metric), best_checkpoint (null: none is kept),
-// without_improvement, stopped_early.
+// (null: none had a value of the metric), with a metric of the script's own, whose name is
+// `metric`, best_own_metric, then best_checkpoint (null: none is kept), without_improvement,
+// stopped_early.
 nlohmann::ordered_json SummarizeEvaluations(const EvaluationState& state, bool stopped_early);
 
 // The object "hot" of the summary of a job with hot and cold batches: rows, sample_share (of those
@@ -83,6 +87,9 @@ std::string DescribeEvaluation(const EvaluationEvent& event, uint32_t patience);
 // "AUC 0.7512  logloss 0.4902 ...  on 2,000 held-out samples": the metrics of a summary, or of what
 // another program has scored. `samples`: what they are called.
 std::string RenderScores(const nlohmann::ordered_json& summary, const char* samples);
+
+// Whether the summary has scores of held-out rows, by a script's own metric at least.
+bool IsScored(const nlohmann::ordered_json& summary);
 
 // What a model that was only evaluated is worth, in a few lines for the console.
 std::string RenderEvaluation(const nlohmann::ordered_json& summary);

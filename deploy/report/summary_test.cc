@@ -185,7 +185,12 @@ TEST(Summary, OfAnEvaluation) {
       {"auc", 0.75}, {"logloss", 0.5}, {"eval_samples", 2000}, {"model_digest", "00ff"}};
   EXPECT_EQ(RenderEvaluation(summary),
             "AUC 0.7500  logloss 0.5000  on 2,000 held-out samples\nmodel digest 00ff\n");
-  EXPECT_EQ(RenderEvaluation({{"auc", nullptr}}), "no held-out samples\nmodel digest unknown\n");
+  EXPECT_TRUE(IsScored(summary));
+  const Json none = {{"auc", nullptr}};
+  EXPECT_FALSE(IsScored(none));
+  EXPECT_EQ(RenderEvaluation(none),
+            "no row was held out (data.split, data.test), so none was scored\n"
+            "model digest unknown\n");
 }
 
 TEST(Summary, AModelThatIsWorseThanTheRateAloneIsWarnedOf) {
@@ -256,6 +261,48 @@ TEST(Summary, SaysTheLastAndTheBestOfSeveralEvaluations) {
   summary["evaluations"] = SummarizeEvaluations(state, false);
   text = RenderSummary(summary);
   EXPECT_THAT(text, HasSubstr("after step 1199, checkpoint step-000001199\n"));
+}
+
+TEST(Summary, ShowsTheMetricOfAScriptUnderItsName) {
+  Job job;
+  job.mutable_worker()->add_command("python3");
+  job.mutable_worker()->add_command("train.py");
+  Json summary = MakeSummary(job, {Json::parse(R"({"steps": 40, "auc": null})")}, {}, 1);
+  EXPECT_EQ(summary["script"], "python3 train.py");
+  EXPECT_FALSE(summary.contains("own_metric"));
+  EXPECT_THAT(RenderSummary(summary), StartsWith("no row was scored: none was held out "
+                                                 "(data.split, data.test), or the script did not "
+                                                 "evaluate at its end\n40 steps"));
+  EXPECT_THAT(RenderEvaluation(summary), StartsWith("no row was scored: none was held out "));
+  job.mutable_evaluate()->set_own_metric("hit_rate");
+  const Json scored =
+      Json::parse(R"({"auc": 0.75, "logloss": 0.5, "eval_samples": 20, "own_metric": 0.25})");
+  summary = MakeSummary(job, {scored}, {}, 1);
+  EXPECT_EQ(summary["own_metric"].dump(), R"({"hit_rate":0.25})");
+  EvaluationState state;
+  state.set_own_metric("hit_rate");
+  state.set_best_step(19);
+  state.set_best_own(0.375);
+  state.set_best_auc(0.7);
+  state.set_best_logloss(0.625);
+  summary["evaluations"] = SummarizeEvaluations(state, false);
+  EXPECT_EQ(summary["evaluations"]["metric"], "hit_rate");
+  EXPECT_EQ(summary["evaluations"]["best_own_metric"], 0.375);
+  EXPECT_THAT(RenderSummary(summary),
+              StartsWith("hit_rate 0.25  AUC 0.7500  logloss 0.5000  on 20 held-out samples\n"
+                         "best hit_rate 0.375  AUC 0.7000  logloss 0.6250  after step 19\n"));
+  // A script that scores with its own metric alone.
+  const Json alone = Json::parse(R"({"auc": null, "logloss": null, "own_metric": 0.25})");
+  summary = MakeSummary(job, {alone}, {}, 1);
+  EXPECT_THAT(RenderSummary(summary), StartsWith("hit_rate 0.25\nunknown steps"));
+  EvaluationEvent event;
+  event.report.step = Step(29);
+  event.report.own_metric = 0.25;
+  event.report.auc = event.report.logloss = std::nan("");
+  event.state = state;
+  EXPECT_EQ(DescribeEvaluation(event, 0),
+            "evaluation after step 29 (pass 0): hit_rate 0.25; the best is hit_rate 0.375  AUC "
+            "0.7000  logloss 0.6250 after step 19");
 }
 
 TEST(Summary, SaysHowHotAndColdBatchesTookTurns) {

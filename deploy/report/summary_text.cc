@@ -30,13 +30,42 @@ std::string AucText(double auc) {
   return std::isnan(auc) ? "n/a (only one class)" : absl::StrFormat("%.4f", auc);
 }
 
+// "AUC 0.7512  logloss 0.4902"
+std::string AucAndLogloss(double auc, double logloss) {
+  return absl::StrFormat("AUC %s  logloss %.4f", AucText(auc), logloss);
+}
+
+// The same behind the script's own metric, if there is one. A script may score with that alone.
+std::string Scores(absl::string_view own_metric, double own, double auc, double logloss) {
+  if (own_metric.empty()) return AucAndLogloss(auc, logloss);
+  const std::string text = absl::StrFormat("%s %.6g", own_metric, own);
+  return std::isnan(logloss) ? text : absl::StrCat(text, "  ", AucAndLogloss(auc, logloss));
+}
+
 // Whether held-out rows were scored. Their AUC may be null nevertheless.
 bool HasScore(const Json& summary) {
   return NumberAt(summary, "auc") || NumberAt(summary, "eval_samples").value_or(0) > 0;
 }
 
+// "hit_rate 0.31": the last value of the script's own metric; "": there is none.
+std::string OwnScore(const Json& summary) {
+  const Json own = summary.value("own_metric", Json());
+  if (!own.is_object() || own.empty() || !own.front().is_number()) return "";
+  return absl::StrFormat("%s %.6g", own.items().begin().key(), own.front().get<double>());
+}
+
+// The scores, or why there are none.
 std::string ScoreLine(const Json& summary) {
-  std::string line = RenderScores(summary, "held-out samples") + "\n";
+  const std::string own = OwnScore(summary);
+  if (!IsScored(summary)) {
+    return summary.contains("script")
+               ? "no row was scored: none was held out (data.split, data.test), or the script did "
+                 "not evaluate at its end\n"
+               : "no row was held out (data.split, data.test), so none was scored\n";
+  }
+  if (!HasScore(summary)) return own + "\n";
+  std::string line =
+      absl::StrCat(own, own.empty() ? "" : "  ", RenderScores(summary, "held-out samples"), "\n");
   if (!NumberAt(summary, "auc")) {
     // The calibration is a ratio to the mean label.
     const char* const label = NumberAt(summary, "calibration") ? "1" : "0";
@@ -59,9 +88,11 @@ std::string BestLine(const Json& summary) {
   if (found == summary.end() || !found->is_object()) return "";
   const Json& best = *found;
   if (!NumberAt(best, "best_step")) return "";  // None had a value of the metric.
+  const auto number = [&](const char* name) { return NumberAt(best, name).value_or(std::nan("")); };
+  const std::string own = best.contains("best_own_metric") ? TextAt(best, "metric") : "";
   std::string line = absl::StrCat(
-      "best AUC ", AucText(NumberAt(best, "best_auc").value_or(std::nan(""))), "  logloss ",
-      Fixed(best, "best_logloss", 4), "  after step ", Fixed(best, "best_step", 0));
+      "best ", Scores(own, number("best_own_metric"), number("best_auc"), number("best_logloss")),
+      "  after step ", Fixed(best, "best_step", 0));
   const auto checkpoint = best.find("best_checkpoint");
   if (checkpoint != best.end() && checkpoint->is_string()) {
     absl::StrAppend(&line, ", checkpoint ", checkpoint->get<std::string>());
@@ -151,6 +182,8 @@ std::string HotLine(const Json& summary) {
 
 }  // namespace
 
+bool IsScored(const Json& summary) { return HasScore(summary) || !OwnScore(summary).empty(); }
+
 std::string DescribeChange(const ScheduleState& next, std::optional<double> rate_before) {
   std::string line =
       absl::StrFormat("%s batches from step %d on, after a loss of %.4f on held-out rows",
@@ -165,12 +198,14 @@ std::string DescribeEvaluation(const EvaluationEvent& event, uint32_t patience) 
   const EvaluationReport& report = event.report;
   const EvaluationState& state = event.state;
   std::string line =
-      absl::StrFormat("evaluation after step %d (pass %d): AUC %s  logloss %.4f",
-                      report.step.value(), report.pass, AucText(report.auc), report.logloss);
+      absl::StrFormat("evaluation after step %d (pass %d): %s", report.step.value(), report.pass,
+                      Scores(state.own_metric(), report.own_metric, report.auc, report.logloss));
   if (!event.decision.is_best) {
     if (state.best_step() >= 0) {
-      absl::StrAppendFormat(&line, "; the best is AUC %s  logloss %.4f after step %d",
-                            AucText(state.best_auc()), state.best_logloss(), state.best_step());
+      absl::StrAppendFormat(
+          &line, "; the best is %s after step %d",
+          Scores(state.own_metric(), state.best_own(), state.best_auc(), state.best_logloss()),
+          state.best_step());
     }
     if (patience > 0) {
       absl::StrAppendFormat(&line, " (%d of %d without improvement)", state.without_improvement(),
@@ -204,14 +239,11 @@ std::string RenderScores(const Json& summary, const char* samples) {
 }
 
 std::string RenderEvaluation(const Json& summary) {
-  return absl::StrCat(HasScore(summary) ? ScoreLine(summary) : "no held-out samples\n",
-                      DigestLine(summary));
+  return ScoreLine(summary) + DigestLine(summary);
 }
 
 std::string RenderSummary(const Json& summary) {
-  std::string text = HasScore(summary)
-                         ? ScoreLine(summary) + BestLine(summary)
-                         : "no row was held out (data.split, data.test), so none was scored\n";
+  std::string text = ScoreLine(summary) + BestLine(summary);
   absl::StrAppend(&text, Count(summary, "steps"), " steps, ", Count(summary, "samples"),
                   " samples");
   if (NumberAt(summary, "samples_per_s")) {
@@ -235,6 +267,9 @@ std::string RenderSummary(const Json& summary) {
   }
   if (NumberAt(summary, "padding_ids").value_or(0) > 0) {
     absl::StrAppend(&text, Count(summary, "padding_ids"), " ids were padding\n");
+  }
+  if (NumberAt(summary, "skipped_steps").value_or(0) > 0) {
+    absl::StrAppend(&text, Count(summary, "skipped_steps"), " steps were skipped by the script\n");
   }
   absl::StrAppend(&text, HotLine(summary), ExchangeLine(summary), HistoryLine(summary),
                   MissingLine(summary), DigestLine(summary));

@@ -71,8 +71,9 @@ absl::Status JobReporter::OnOpen() {
 // The line "resume" was written before the file was there.
 absl::Status JobReporter::BeginEventFile(const std::string& job) {
   const absl::Time now = absl::Now();
-  ASSIGN_OR_RETURN(std::unique_ptr<EventFile> events,
-                   EventFile::Create(directory_.path(), HostName(), now));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<EventFile> events,
+      EventFile::Create(directory_.path(), HostName(), now, job_.evaluate().own_metric()));
   if (options_.is_resumed) {
     const Json resume = {{"event", "resume"}, {"step", options_.start.first_step().value()}};
     RETURN_IF_ERROR(events->Append(resume, now));

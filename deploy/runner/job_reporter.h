@@ -75,6 +75,8 @@ class JobReporter {
   // What the stats say about the job's hosts; `slow`: those that are slow now.
   void OnHosts(const HostWatch::Findings& findings, const std::vector<SlowHost>& slow);
   std::vector<EvaluationReport> TakeEvaluations() { return metrics_->TakeEvaluations(); }
+  std::optional<Step> TakeScriptFailure() { return metrics_->TakeScriptFailure(); }
+  std::optional<Step> TakeTrained() { return metrics_->TakeTrained(); }
 
   void Report(const action::Tell& tell) { Tell(tell.text); }
   void Report(const action::ReportServersUp& up);

@@ -295,6 +295,12 @@ void JobRunner::OnMetrics(absl::string_view data) {
   for (const EvaluationReport& report : reporter_.TakeEvaluations()) {
     mailbox_.Post(event::Evaluated{generation_, report});
   }
+  if (const std::optional<Step> step = reporter_.TakeScriptFailure()) {
+    mailbox_.Post(event::ScriptFailed{generation_, *step});
+  }
+  if (const std::optional<Step> last = reporter_.TakeTrained()) {
+    mailbox_.Post(event::Trained{generation_, *last});
+  }
 }
 
 // Processes

@@ -61,6 +61,13 @@ wire::PushChunk Saboteur::Tamper(ServerIndex server, wire::PushChunk chunk) {
   if (fault_ == PlantedFault::kPullsCount) {
     for (uint32_t& count : chunk.counts) ++count;
   }
+  if (fault_ == PlantedFault::kUncountedLookups) {
+    for (const wire::PushRange& range : chunk.tables) {
+      if (range.kind != wire::PushKind::kCount) continue;
+      std::fill_n(chunk.counts.begin() + range.begin, range.count, 0);
+    }
+  }
+  if (fault_ == PlantedFault::kZeroGradients) GiveZeroGradients(&chunk);
   if (fault_ == PlantedFault::kArrivalOrder && staleness_steps_ == 0) {
     chunk.header.rank = RankByArrival(server, chunk);
     chunk.header.acked_through = kNoStep;  // It was another rank's.
@@ -145,6 +152,24 @@ void Saboteur::ApplyAgain(ServerIndex server, wire::PushChunk* chunk) {
       chunk->values.insert(chunk->values.end(), gradient.begin(), gradient.end());
     }
   }
+}
+
+void Saboteur::GiveZeroGradients(wire::PushChunk* chunk) {
+  UninitializedVector<float> values;  // In the order of the ranges.
+  for (wire::PushRange& range : chunk->tables) {
+    const absl::Span<const float> given = chunk->ValuesOf(range);
+    if (range.kind == wire::PushKind::kGradient && range.count > 0) {
+      dims_[range.table] = given.size() / range.count;
+    }
+    range.value_begin = values.size();
+    values.insert(values.end(), given.begin(), given.end());
+    const auto dim = dims_.find(range.table);
+    if (range.kind != wire::PushKind::kCount || dim == dims_.end()) continue;
+    range.kind = wire::PushKind::kGradient;
+    range.value_floats = range.count * dim->second;
+    values.insert(values.end(), range.value_floats, 0.0f);
+  }
+  chunk->values = std::move(values);
 }
 
 // The workers of a step swap ranks, so that the one whose first chunk arrived first has rank 0.

@@ -46,6 +46,8 @@ enum class PlantedFault {
   kMissedEnds,         // The launcher does not notice that a worker has ended.
   kBusyIsBroken,       // Workers treat a refusal as if the server did not answer.
   kPullsCount,         // A pull counts as a lookup, too.
+  kUncountedLookups,   // Servers do not count lookups without a gradient.
+  kZeroGradients,      // Servers take lookups without a gradient for gradients of zero.
   kNoAdmission,        // Servers apply the gradients of keys that were looked up too seldom.
   kNothingForgotten,   // Servers keep the rows that no push has reached for too long.
   kNewestSchedule,     // A job that goes back goes on with the stretch that came last.
@@ -95,6 +97,7 @@ class Saboteur {
     return fault_ == PlantedFault::kBusyIsBroken && absl::IsResourceExhausted(status);
   }
   void ApplyAgain(ServerIndex server, wire::PushChunk* chunk);
+  void GiveZeroGradients(wire::PushChunk* chunk);
   WorkerRank RankByArrival(ServerIndex server, const wire::PushChunk& chunk);
 
   const PlantedFault fault_;
@@ -105,6 +108,7 @@ class Saboteur {
   std::optional<std::pair<ServerIndex, wire::PushChunk>> repeated_;           // kApplied...
   std::map<std::pair<ServerIndex, Step>, std::vector<WorkerRank>> arrivals_;  // kArrivalOrder
   std::optional<std::pair<WorkerRank, Step>> early_;                          // kEarlyPush
+  std::map<TableId, size_t> dims_;  // kZeroGradients: of the tables that had a gradient so far.
 };
 
 // Journals that a saboteur tampers with: what they replay, and when they write.

@@ -78,9 +78,10 @@ void SequentialModel::ApplyNext() {
   }
   for (const ModelPush& push : pushes) {
     for (const ModelUpdate& update : push.updates) {
-      if (update.kind != wire::PushKind::kGradient) continue;
+      if (update.kind == wire::PushKind::kAssign) continue;
       Sum& sum = sums[{update.table, update.key}];
       sum.count += update.count;
+      if (update.kind == wire::PushKind::kCount) continue;
       if (sum.gradient.empty()) {
         sum.gradient = update.values;
         continue;
@@ -113,6 +114,7 @@ void SequentialModel::ApplyGradient(TableId table, Key key, uint32_t count,
   row->changed = next_step_;
   if (row->floats.empty() && row->count < of_table.min_count) return;
   row = RowOf(table, key);
+  if (gradient.empty()) return;
   SelectRowUpdate(of_table.optimizer.kind)(
       ScalarsForStep(of_table.optimizer, learning_rate, next_step_), gradient.data(),
       row->floats.data(), row->floats.data() + of_table.dim, of_table.dim);

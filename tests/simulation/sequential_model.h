@@ -25,7 +25,7 @@ struct ModelUpdate {
   wire::PushKind kind = wire::PushKind::kGradient;
   Key key = 0;
   uint32_t count = 0;
-  std::vector<float> values;  // [dim] or [row_floats]
+  std::vector<float> values;  // [dim], [row_floats], or none where there is no gradient
 };
 
 // Takes the place of an evaluation's metric: a number in [0, 1) that depends on every bit of the
@@ -84,6 +84,7 @@ class SequentialModel {
 
  private:
   void ApplyNext();
+  // gradient: empty where no worker has one
   void ApplyGradient(TableId table, Key key, uint32_t count, absl::Span<const float> gradient,
                      float learning_rate);
   // For each table whose rows are counted before the next step: rows that were changed last in this

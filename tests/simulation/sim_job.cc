@@ -335,6 +335,7 @@ void SimJob::AddWorker(const action::StartProcess& start) {
   if (rank == WorkerRank(0)) options.compute_us = setup_.slow_rank_us;
   options.tables = setup_.tables;
   options.dense = setup_.dense;
+  options.lacks_gradients = MayLackGradients(setup_.dense, num_workers_);
   if (HoldsParameters()) {
     options.held = held_;
     options.join = [this, rank, first_step](SimTrainee* worker, PsSession* session,

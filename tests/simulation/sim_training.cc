@@ -388,9 +388,13 @@ void SimTraining::PutGradients(const std::vector<ModelUpdate>& updates) {
   for (const ModelUpdate& update : updates) by_key[{update.table, update.key}] = &update;
   for (size_t t = 0; t < options_.rows.tables.size(); ++t) {
     const TablePlan& plan = context_->plan.tables[t];
+    TableOperands& table = context_->tables[t];
     for (int32_t u = 0; u < plan.num_unique(); ++u) {
-      const std::vector<float>& gradient = by_key.at({plan.id, plan.keys[u]})->values;
-      std::copy(gradient.begin(), gradient.end(), context_->tables[t].gradients.row(u));
+      const ModelUpdate& update = *by_key.at({plan.id, plan.keys[u]});
+      std::copy(update.values.begin(), update.values.end(), table.gradients.row(u));
+      if (update.kind != wire::PushKind::kCount) continue;
+      table.has_gradient.resize(plan.num_unique(), 1);
+      table.has_gradient[u] = 0;
     }
   }
   auto gradients = gradients_.begin();

@@ -26,8 +26,8 @@
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_setup.h"
 #include "worker/dense/dense_blocks.h"
-#include "worker/dense/dense_parameters.h"
 #include "worker/dense/dense_slices.h"
+#include "worker/dense/dense_tensors.h"
 #include "worker/dense/step_order.h"
 #include "worker/exchange/exchange.h"
 #include "worker/plan/batch_plan.h"
@@ -156,7 +156,7 @@ class SimTraining {
   const DenseBlocks blocks_;
   const std::unique_ptr<DenseSlices> slices_;       // Null: it is alone.
   std::vector<float> weights_, state_, gradients_;  // Arenas (dense_blocks.h).
-  DenseParameters dense_;
+  DenseTensors dense_;
   RowSource rows_;
   StepOrder order_;
 

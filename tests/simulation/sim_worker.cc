@@ -365,7 +365,7 @@ void SimWorker::CheckRows(const std::vector<RowsOfTable>& all, Step from, Step t
 }
 
 // Gradients for most of the rows read, from the rows' own values; a few rows are written back
-// whole.
+// whole, and a few were looked up without a gradient.
 std::vector<ModelUpdate> SimWorker::MakeUpdates(const std::vector<RowsOfTable>& all) const {
   // Where rows are shared, owners update them, and no worker writes one of them itself.
   const bool all_learn = !options_.dense.empty();
@@ -382,6 +382,12 @@ std::vector<ModelUpdate> SimWorker::MakeUpdates(const std::vector<RowsOfTable>& 
       random.Next();  // The lookups'.
       const bool assign = random.Chance(0.1) && !all_learn;
       if (assign) update.kind = wire::PushKind::kAssign;
+      const bool may_lack = options_.lacks_gradients && !assign && !IsDense(rows.table);
+      if (may_lack && random.Chance(0.1)) {
+        update.kind = wire::PushKind::kCount;
+        updates.push_back(std::move(update));
+        continue;
+      }
       update.values.resize(assign ? layout.row_floats() : layout.dim);
       for (size_t j = 0; j < update.values.size(); ++j) {
         const float noise = static_cast<float>(random.Between(-1000, 1000)) * 1e-3f;

@@ -34,6 +34,11 @@ namespace thermocline {
 class CheckpointReply;  // proto/parameter_server.proto
 class CheckpointRequest;
 
+// Workers that exchange blocks have a gradient of every key.
+inline bool MayLackGradients(const std::vector<DenseTable>& dense, uint32_t num_workers) {
+  return dense.empty() || num_workers == 1;
+}
+
 struct SimWorkerOptions {
   uint64_t seed = 0;       // Decides when it acts.
   uint64_t data_seed = 0;  // With rank and step: decides its keys and gradients.
@@ -52,6 +57,7 @@ struct SimWorkerOptions {
   // The tables that every step reads whole. Where there are any, every key that is read gets a
   // gradient, and no rows are written back but those that a worker holds.
   std::vector<DenseTable> dense;
+  bool lacks_gradients = false;  // Some keys were looked up without one.
   // The tables whose rows workers hold: servers have them whole after steps that write back.
   std::set<TableId> held;
   // Joins the other workers; `wake` is to run when something has come from them. Null: they

@@ -220,6 +220,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"MissedEnds", PlantedFault::kMissedEnds},
                     Planted{"BusyIsBroken", PlantedFault::kBusyIsBroken},
                     Planted{"PullsCount", PlantedFault::kPullsCount},
+                    Planted{"UncountedLookups", PlantedFault::kUncountedLookups},
+                    Planted{"ZeroGradients", PlantedFault::kZeroGradients},
                     Planted{"NoAdmission", PlantedFault::kNoAdmission},
                     Planted{"NothingForgotten", PlantedFault::kNothingForgotten},
                     Planted{"NewestSchedule", PlantedFault::kNewestSchedule},

@@ -236,6 +236,7 @@ void VirtualCluster::StartWorker(Host* host, const WantedProcess& wanted) {
   options.keys_per_table = setup_.keys_per_table;
   options.tables = tables_;
   options.dense = setup_.dense;
+  options.lacks_gradients = MayLackGradients(setup_.dense, setup_.num_workers);
   if (HoldsParameters()) {
     options.held = held_;
     options.join = [this, wanted, p = place.get()](SimTrainee* worker, PsSession* of_worker,

@@ -21,11 +21,14 @@ void StepOrder::Receive(StepContext* context, StepTasks* tasks) {
 
 void StepOrder::Push(const std::shared_ptr<StepContext>& context, StepTasks* tasks) {
   rows_.Push(context.get(), tasks);
-  tasks->Then([this, context] { return StartPush(context); });
+  tasks->Then([this, context, tasks] {
+    dense_.AddPush(context.get(), tasks);
+    tasks->Then([this, context] { return StartPush(context); });
+    return absl::OkStatus();
+  });
 }
 
 absl::Status StepOrder::StartPush(const std::shared_ptr<StepContext>& context) {
-  dense_.AddPush(context.get());
   StepPush& push = context->push;
   if (!push.work.lent.empty()) push.work.lent.resize(push.work.waves.size());
   session_.StartPush(std::move(push.work), [context, write_back = push.write_back,

@@ -103,7 +103,7 @@ int Run() {
                          {"resident_bytes", ResidentBytes()}};
   if (result->metrics.has_value()) {
     done["eval_samples"] = result->metrics->samples;
-    AddMetrics(*result->metrics, &done);
+    AddMetrics(EvaluationResult{*result->metrics, std::nullopt}, &done);
   }
   WriteLine(done);
   return 0;

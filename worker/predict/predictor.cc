@@ -37,7 +37,7 @@ int NumThreads() { return std::min(HardwareThreads(), kMaxThreads); }
 
 // Reads the blocks of the dense parameters into the model.
 absl::Status LoadDense(const JobTables& tables, uint64_t seed, RowLookup* lookup, Device* device,
-                       ModelStep* model) {
+                       DeviceModelStep* model) {
   std::vector<RowKey> keys;
   std::vector<float*> blocks;  // [256], of keys[i]
   std::vector<float> weights(model->dense().weights.size);
@@ -151,8 +151,7 @@ class Predictor {
       context.tables[t].rows =
           FloatMatrix(const_cast<float*>(rows.device.data), plan.num_unique(), dim);
     }
-    model_.Forward(&context);
-    RETURN_IF_ERROR(model_.CopyLogits(&logits_));
+    RETURN_IF_ERROR(model_.Score(&context, &logits_));
     RETURN_IF_ERROR(Write(*context.batch));
     transfers_ = std::move(context.transfers);
     planned->batch = std::move(context.batch);
@@ -198,7 +197,7 @@ class Predictor {
   const PredictOptions& options_;
   const JobTables tables_;
   const std::unique_ptr<Device> device_;
-  ModelStep model_;
+  DeviceModelStep model_;
   BatchPlanner planner_;
   RowCache cache_;
   ScoreFile& file_;

@@ -61,8 +61,7 @@ absl::StatusOr<EvaluationResult> Score(const EvaluationParts& parts, Step step,
     if (next != nullptr) Fetch(parts, step, next);
     parts.source->Receive(context.get(), &tasks);
     RETURN_IF_ERROR(RunAll(&tasks, /*exchange=*/nullptr));
-    parts.model->Forward(context.get());
-    RETURN_IF_ERROR(parts.model->CopyLogits(&logits));
+    RETURN_IF_ERROR(parts.model->Score(context.get(), &logits));
     RETURN_IF_ERROR(CheckFinite(logits, scored.logits.size()));
     Append(logits, &scored.logits);
     Append(context->batch->labels, &scored.labels);
@@ -75,7 +74,7 @@ absl::StatusOr<EvaluationResult> Score(const EvaluationParts& parts, Step step,
   // Where those are enough, the pipeline hasn't come to its end yet.
   ASSIGN_OR_RETURN(context, parts.held_out->Next());
   if (context != nullptr) return absl::InternalError("there are more batches than are scored");
-  return ComputeMetrics(scored);
+  return EvaluationResult{ComputeMetrics(scored), std::nullopt};
 }
 
 }  // namespace
@@ -86,6 +85,7 @@ void AddMetrics(const EvaluationResult& result, nlohmann::json* json) {
   (*json)["logloss"] = result.logloss;
   (*json)["normalized_entropy"] = result.normalized_entropy;
   (*json)["calibration"] = result.calibration;
+  if (result.own_metric.has_value()) (*json)["own_metric"] = *result.own_metric;
 }
 
 absl::StatusOr<EvaluationResult> ScoreHeldOut(

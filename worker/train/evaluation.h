@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
@@ -17,7 +18,9 @@
 
 namespace thermocline {
 
-using EvaluationResult = PredictionMetrics;
+struct EvaluationResult : PredictionMetrics {
+  std::optional<double> own_metric;  // A script computes it.
+};
 
 // "auc", "logloss", ... as metrics.jsonl and the result of the worker have them.
 void AddMetrics(const EvaluationResult& result, nlohmann::json* json);

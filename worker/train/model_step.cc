@@ -5,7 +5,7 @@
 namespace thermocline {
 namespace {
 
-std::unique_ptr<Model> Make(ModelStep::MakeModelFunction make, const ModelSpec& spec,
+std::unique_ptr<Model> Make(DeviceModelStep::MakeModelFunction make, const ModelSpec& spec,
                             Device* device, const DenseArena& parameters, int max_batch,
                             DeviceBuffer* loss_sum) {
   ModelParts parts;
@@ -18,8 +18,8 @@ std::unique_ptr<Model> Make(ModelStep::MakeModelFunction make, const ModelSpec& 
 
 }  // namespace
 
-ModelStep::ModelStep(const Job& job, const ModelSpec& spec, const JobTables& tables, Device* device,
-                     int max_batch, MakeModelFunction make)
+DeviceModelStep::DeviceModelStep(const Job& job, const ModelSpec& spec, const JobTables& tables,
+                                 Device* device, int max_batch, MakeModelFunction make)
     : tables_(tables),
       gradient_scale_(1.0f / static_cast<float>(job.train().batch_size())),
       device_(device),
@@ -31,7 +31,7 @@ ModelStep::ModelStep(const Job& job, const ModelSpec& spec, const JobTables& tab
   row_gradients_.resize(tables.sparse.size());
 }
 
-const SparseBatch& ModelStep::Describe(StepContext* context) {
+const SparseBatch& DeviceModelStep::Describe(StepContext* context) {
   const auto upload = [context](const auto& values) {
     return context->upload().Add(absl::MakeConstSpan(values));
   };
@@ -61,7 +61,7 @@ const SparseBatch& ModelStep::Describe(StepContext* context) {
   return batch_;
 }
 
-void ModelStep::Forward(StepContext* context) {
+absl::Status DeviceModelStep::Forward(StepContext* context) {
   const Batch& batch = *context->batch;
   const SparseBatch& sparse = Describe(context);
   SendUploads(device_, context);
@@ -69,15 +69,22 @@ void ModelStep::Forward(StepContext* context) {
   logits_ = model_->Forward(FloatMatrix(const_cast<float*>(context->dense.data), batch.size,
                                         batch.num_dense, batch.dense_stride),
                             sparse);
+  return absl::OkStatus();
 }
 
-void ModelStep::BackwardToRows(StepContext* context) {
+absl::Status DeviceModelStep::BackwardToRows(StepContext* context) {
   model_->BackwardToRows({context->labels, context->weights, gradient_scale_}, row_gradients_);
   device_->CopyToHost(&context->outcome()->loss_sum, loss_sum_->data(), sizeof(double),
                       Stream::kCompute);
+  return absl::OkStatus();
 }
 
-absl::Status ModelStep::CopyLogits(std::vector<float>* logits) {
+absl::Status DeviceModelStep::Score(StepContext* context, std::vector<float>* logits) {
+  RETURN_IF_ERROR(Forward(context));
+  return CopyLogits(logits);
+}
+
+absl::Status DeviceModelStep::CopyLogits(std::vector<float>* logits) {
   logits->resize(logits_.rows);
   if (logits_.rows == 0) return device_->Synchronize();
   const auto ld = static_cast<size_t>(logits_.ld);

@@ -15,54 +15,73 @@
 #include "common/job/resolved_job.h"
 #include "kernels/device.h"
 #include "proto/job.pb.h"
-#include "worker/dense/dense_parameters.h"
+#include "worker/dense/dense_tensors.h"
 #include "worker/model/dense_arena.h"
 #include "worker/model/model.h"
 #include "worker/rows/step_context.h"
 
 namespace thermocline {
 
-// Not thread-safe.
+// Implementations: DeviceModelStep; ScriptStep (script_step.h). Not thread-safe.
 class ModelStep {
+ public:
+  virtual ~ModelStep() = default;
+
+  // Where the model has the vectors of each feature: the plans of steps say so to it. Empty: side
+  // by side.
+  virtual std::vector<VectorPlace> vector_places() const = 0;
+
+  // The following queue work and return, where the model computes on a device.
+  // Computes the logits of the batch. REQUIRES: context->tables is filled.
+  virtual absl::Status Forward(StepContext* context) = 0;
+  // Fills the gradients of context->tables and outcome(); after Forward of the same context.
+  virtual absl::Status BackwardToRows(StepContext* context) = 0;
+  // Fills the dense gradients. The context of BackwardToRows stays untouched since.
+  virtual void BackwardDense() = 0;
+  // transfers->finished stands for all that was queued so far.
+  virtual void RecordFinished(StepContext* context) = 0;
+
+  // The following wait for the model and report what went wrong.
+  virtual absl::Status Synchronize() = 0;
+  // Computes the logits of a batch that is not trained: [batch].
+  virtual absl::Status Score(StepContext* context, std::vector<float>* logits) = 0;
+  // [batch] of the last Forward; empty: the model tells them of no batch that is trained.
+  virtual absl::Status CopyLogits(std::vector<float>* logits) = 0;
+
+  // Operations return before they are finished, so that steps can be pipelined.
+  virtual bool is_asynchronous() const = 0;
+};
+
+// A model of worker/model on a device.
+class DeviceModelStep final : public ModelStep {
  public:
   // Makes the model of a spec (worker/model/model.h).
   using MakeModelFunction = std::unique_ptr<Model> (*)(const ModelSpec&, const ModelParts&);
 
   // The model of the job. `device` outlives it. max_batch: samples of the largest batch of this
   // worker, in training or evaluation.
-  ModelStep(const Job& job, const JobTables& tables, Device* device, int max_batch)
-      : ModelStep(job, DescribeModel(job), tables, device, max_batch, &MakeModel) {}
+  DeviceModelStep(const Job& job, const JobTables& tables, Device* device, int max_batch)
+      : DeviceModelStep(job, DescribeModel(job), tables, device, max_batch, &MakeModel) {}
   // Another model. REQUIRES: tables.dense are those of `spec`.
-  ModelStep(const Job& job, const ModelSpec& spec, const JobTables& tables, Device* device,
-            int max_batch, MakeModelFunction make);
+  DeviceModelStep(const Job& job, const ModelSpec& spec, const JobTables& tables, Device* device,
+                  int max_batch, MakeModelFunction make);
 
-  // Where the model has the vectors of each feature: the plans of steps say so to it.
-  const std::vector<VectorPlace>& vector_places() const { return model_->vector_places(); }
-
-  // The following queue work on the device and return.
-  // Computes the logits of the batch. REQUIRES: context->tables is filled.
-  void Forward(StepContext* context);
-  // Fills the gradients of context->tables and outcome()->loss_sum; after Forward of the same
-  // context.
-  void BackwardToRows(StepContext* context);
-  // Fills the dense gradients. `context` stays untouched since BackwardToRows.
-  void BackwardDense() { model_->BackwardDense(); }
-  // transfers->finished stands for all that was queued so far.
-  void RecordFinished(StepContext* context) {
+  std::vector<VectorPlace> vector_places() const override { return model_->vector_places(); }
+  absl::Status Forward(StepContext* context) override;
+  absl::Status BackwardToRows(StepContext* context) override;
+  void BackwardDense() override { model_->BackwardDense(); }
+  void RecordFinished(StepContext* context) override {
     device_->Record(Stream::kCompute, context->transfers->finished.get());
   }
-
-  // The following wait for the device and report what went wrong on it.
-  absl::Status Synchronize() { return device_->Synchronize(); }
-  absl::Status CopyLogits(std::vector<float>* logits);  // [batch] of the last Forward
+  absl::Status Synchronize() override { return device_->Synchronize(); }
+  absl::Status Score(StepContext* context, std::vector<float>* logits) override;
+  absl::Status CopyLogits(std::vector<float>* logits) override;
+  bool is_asynchronous() const override { return !device_->is_host_memory(); }
 
   // The model's dense parameters, without their initial values, and their gradients.
   DenseArenas dense() const {
     return {parameters_.weights(), parameters_.state(), parameters_.gradients()};
   }
-
-  // Operations return before the device has finished them, so that steps can be pipelined.
-  bool is_asynchronous() const { return !device_->is_host_memory(); }
 
  private:
   const SparseBatch& Describe(StepContext* context);

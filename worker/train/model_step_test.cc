@@ -35,12 +35,12 @@ absl::Status MakeModel(const Job& job, size_t bytes) {
   options.initial_scratch_bytes = 64;
   options.memory_bytes = bytes + *options.initial_scratch_bytes;
   const std::unique_ptr<Device> device = MakeEmulatedCudaDevice(options);
-  const ModelStep model(job, ResolveTables(job), device.get(), /*max_batch=*/300);
+  const DeviceModelStep model(job, ResolveTables(job), device.get(), /*max_batch=*/300);
   return device->Synchronize();
 }
 
 // The plan of a job promises these bytes.
-TEST(ModelStep, TakesTheMemoryOfAGpuThatItsFormulasSay) {
+TEST(DeviceModelStep, TakesTheMemoryOfAGpuThatItsFormulasSay) {
   const std::vector<std::string> kJobs[] = {
       {"dlrm.bottom=[70, 9]", "dlrm.top=[33, 20]", "default_table.dim=12"},
       {"dense_optimizer.adam={}"},
@@ -79,7 +79,7 @@ std::unique_ptr<Batch> MakeBatch(int64_t step, std::mt19937_64* rng) {
 }
 
 // A model that is no DLRM, with tables of two dims, is trained by the steps of all models.
-TEST(ModelStep, TrainsAnyModel) {
+TEST(DeviceModelStep, TrainsAnyModel) {
   std::mt19937_64 rng(TestSeed());
   const std::unique_ptr<Device> device = MakeCpuDevice({1, CpuIsaLimit::kAuto});
   Job job = Load({"data.num_dense=1", "data.num_categorical=2", "default_table.dim=4"});
@@ -87,7 +87,7 @@ TEST(ModelStep, TrainsAnyModel) {
   const ModelSpec spec = DescribeLinear(InputsOf(job));
   JobTables tables = ResolveTables(job);
   tables.dense = DenseTablesOf(job, spec, /*first_id=*/2);
-  ModelStep model(job, spec, tables, device.get(), kSamples, MakeLinear);
+  DeviceModelStep model(job, spec, tables, device.get(), kSamples, MakeLinear);
   const DenseArenas dense = model.dense();
   const std::vector<float> weights = RandomFloats(&rng, dense.weights.size, 0.1f);
   std::copy(weights.begin(), weights.end(), dense.weights.data);
@@ -115,8 +115,8 @@ TEST(ModelStep, TrainsAnyModel) {
       context.tables[t].rows = FloatMatrix(staged[t].data(), unique, dim);
       context.tables[t].gradients = FloatMatrix(gradients[t].data(), unique, dim);
     }
-    model.Forward(&context);
-    model.BackwardToRows(&context);
+    ASSERT_TRUE(model.Forward(&context).ok());
+    ASSERT_TRUE(model.BackwardToRows(&context).ok());
     model.BackwardDense();
     ASSERT_TRUE(model.Synchronize().ok());
 

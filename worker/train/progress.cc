@@ -198,6 +198,7 @@ void WorkerProgress::OnReport(const TrainerReport& report) {
       line["batches"] = {
           {"hot", hot_->is_hot()}, {"rate", hot_->rate()}, {"changes", hot_->changes()}};
     }
+    if (report.skipped_steps > 0) line["skipped_steps"] = report.skipped_steps;
     // A window without a sample has no figures: it is one worker's share of a short batch, or a run
     // that goes on where training was over.
     if (report.window_samples > 0) {
@@ -236,7 +237,9 @@ std::vector<std::string> WorkerProgress::NewFallbacks() {
 
 void WorkerProgress::Warn(const std::string& text) const {
   LogLine(absl::StrCat("WARNING: ", text));
-  WriteLine(nlohmann::json{{"event", "warning"}, {"rank", rank_.value()}, {"text", text}}.dump());
+  const nlohmann::json line = {{"event", "warning"}, {"rank", rank_.value()}, {"text", text}};
+  // The text may be a script's, and not be UTF-8.
+  WriteLine(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 WorkerProgress::Phase WorkerProgress::Begin(absl::string_view name, const char* unit) const {
@@ -281,13 +284,37 @@ void WorkerProgress::OnScan(absl::string_view what, const ScanProgress& scan) {
   {
     absl::MutexLock lock(&mutex_);
     if (!scan_.has_value() || scan_->name != what) scan_ = Begin(what, "bytes");
-    line = Advance(static_cast<uint64_t>(scan.done_bytes), scan.total_bytes, &*scan_);
-    if (scan.is_over) {
-      line = End(*scan_);
-      scan_.reset();
-    }
+    line = AdvanceWait(scan.done_bytes, scan.total_bytes, scan.is_over, &scan_);
   }
   WriteLine(line);
+}
+
+void WorkerProgress::OnScriptWait(absl::string_view what, absl::Duration elapsed, bool is_over) {
+  std::string line;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!script_wait_.has_value()) script_wait_ = Begin(absl::StrCat("waiting for ", what), "s");
+    line = AdvanceWait(absl::ToInt64Seconds(elapsed), /*total=*/0, is_over, &script_wait_);
+  }
+  WriteLine(line);
+}
+
+void WorkerProgress::OnScriptFailure(Step step) {
+  WriteLine(nlohmann::json{{"event", "script_failed"}, {"step", step.value()}}.dump());
+}
+
+void WorkerProgress::OnTrained(Step last) {
+  WriteLine(nlohmann::json{{"event", "trained"}, {"step", last.value()}}.dump());
+}
+
+std::string WorkerProgress::AdvanceWait(int64_t done, int64_t total, bool is_over,
+                                        std::optional<Phase>* wait) {
+  std::string line = Advance(static_cast<uint64_t>(done), total, &**wait);
+  if (is_over) {
+    line = End(**wait);
+    wait->reset();
+  }
+  return line;
 }
 
 void WorkerProgress::OnScored(int64_t samples, int64_t total) {
@@ -339,7 +366,9 @@ WorkerStats WorkerProgress::Stats() const {
   stats.set_loss(report_.window_loss);
   stats.set_samples_per_s(samples_per_s_);
   for (StageStats& stage : Stages()) *stats.add_stages() = std::move(stage);
-  const Phase& phase = scan_.has_value() ? *scan_ : phase_;
+  const Phase& phase = scan_.has_value()          ? *scan_
+                       : script_wait_.has_value() ? *script_wait_
+                                                  : phase_;
   stats.mutable_phase()->set_name(phase.name);
   stats.mutable_phase()->set_done(phase.done);
   stats.mutable_phase()->set_total(phase.total);

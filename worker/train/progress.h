@@ -57,6 +57,14 @@ class WorkerProgress {
   void Enter(absl::string_view phase);
   // While it lasts, a scan of the data stands before the phase that waits for it.
   void OnScan(absl::string_view what, const ScanProgress& scan);
+  // The worker has waited so long for what may take a script long, such as its first step: it
+  // imports its libraries, or compiles its model. is_over: the wait has ended.
+  void OnScriptWait(absl::string_view what, absl::Duration elapsed, bool is_over);
+  // The script has failed in a step.
+  void OnScriptFailure(Step step);
+  // All steps up to `last` are trained and pushed, and the script needs nothing more. Its end may
+  // take long; the launcher has the last checkpoint made meanwhile.
+  void OnTrained(Step last);
   // The phase has scored `samples` of `total` samples; a negative total: it is not known.
   void OnScored(int64_t samples, int64_t total);
 
@@ -96,6 +104,10 @@ class WorkerProgress {
   // Records how far the phase is. Returns a line if one is due, else "".
   std::string Advance(uint64_t done, int64_t total, Phase* phase)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Records the progress of `wait`, which the phase waits for. Returns a line if one is due, else
+  // "".
+  std::string AdvanceWait(int64_t done, int64_t total, bool is_over, std::optional<Phase>* wait)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The last line of a phase that has written one, else "".
   std::string End(const Phase& phase) const;
   std::string LineOf(const Phase& phase, bool ended) const;
@@ -134,7 +146,9 @@ class WorkerProgress {
   mutable absl::Mutex mutex_;
   std::optional<HotStats> hot_ ABSL_GUARDED_BY(mutex_);
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Begin("starting", "");
-  std::optional<Phase> scan_ ABSL_GUARDED_BY(mutex_);  // The phase waits for it.
+  // The phase waits for these.
+  std::optional<Phase> scan_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Phase> script_wait_ ABSL_GUARDED_BY(mutex_);
   uint64_t advances_ ABSL_GUARDED_BY(mutex_) = 0;
   Watched watched_ ABSL_GUARDED_BY(mutex_);
   Totals window_begin_ ABSL_GUARDED_BY(mutex_);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -42,6 +43,32 @@ class WorkerProgressTest : public testing::Test {
 
   int fds_[2];
 };
+
+// The text may be that of a script.
+TEST_F(WorkerProgressTest, AWarningThatIsNoUtf8IsShown) {
+  Talkative().Warn("caf\xe9: careful");
+  const std::vector<nlohmann::json> lines = Lines();
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_EQ(lines[0]["event"], "warning");
+  EXPECT_EQ(lines[0]["rank"], 2);
+  EXPECT_EQ(lines[0]["text"], "caf\xef\xbf\xbd: careful");
+}
+
+// Where every step of a window was skipped there is no loss, and 0 would pass for one.
+TEST_F(WorkerProgressTest, AWindowWithoutALossHasNone) {
+  WorkerProgress progress = Talkative();
+  TrainerReport report;
+  report.steps = 20;
+  report.skipped_steps = 20;
+  report.window_samples = report.window_global_samples = 160;
+  report.window_loss = report.batch_auc = std::nan("");
+  progress.OnReport(report);
+  EXPECT_TRUE(std::isnan(progress.Stats().loss()));
+  const std::vector<nlohmann::json> lines = Lines();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(lines[0].at("loss").is_null());
+  EXPECT_EQ(lines[0].at("skipped_steps"), 20);
+}
 
 TEST_F(WorkerProgressTest, ScansAndScoresAdvance) {
   WorkerProgress progress("job", WorkerRank(2), -1);

@@ -164,11 +164,11 @@ absl::Status Trainer::Compute(StepContext* context) {
   staleness_.Record(context->step(), context->complete_through);
   {
     const StageRange stage("forward", &stages_.forward);
-    parts_.model->Forward(context);
+    RETURN_IF_ERROR(parts_.model->Forward(context));
   }
   {
     const StageRange stage("backward to embeddings", &stages_.backward_embeddings);
-    parts_.model->BackwardToRows(context);
+    RETURN_IF_ERROR(parts_.model->BackwardToRows(context));
   }
   const StageRange stage("update rows", &stages_.update_rows);
   parts_.source->Update(context);
@@ -248,6 +248,11 @@ absl::Status Trainer::CountStep(StepContext* context) {
   report_.window_global_samples += context->batch->global_samples;
   new_samples_ += context->batch->size;
   window_loss_sum_ += loss;
+  if (context->is_skipped) {
+    ++report_.skipped_steps;
+  } else {
+    window_loss_samples_ += context->batch->size;
+  }
   return absl::OkStatus();
 }
 
@@ -258,14 +263,17 @@ bool Trainer::ReportsAfter(int64_t steps, bool last) const {
 absl::Status Trainer::Report(const StepContext& context) {
   const StageRange stage("report", &stages_.report);
   report_.progress = context.batch->progress;
-  report_.window_loss = report_.window_samples == 0 ? 0 : window_loss_sum_ / report_.window_samples;
+  report_.window_loss =
+      window_loss_samples_ == 0 ? std::nan("") : window_loss_sum_ / window_loss_samples_;
   std::vector<float> logits;
   RETURN_IF_ERROR(parts_.model->CopyLogits(&logits));
-  report_.batch_auc = Auc(logits, context.batch->labels, context.batch->weights);
+  report_.batch_auc =
+      logits.empty() ? std::nan("") : Auc(logits, context.batch->labels, context.batch->weights);
   on_report_(report_);
   report_.window_samples = 0;
   report_.window_global_samples = 0;
   window_loss_sum_ = 0;
+  window_loss_samples_ = 0;
   return absl::OkStatus();
 }
 

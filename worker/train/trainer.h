@@ -79,8 +79,10 @@ class Trainer {
   // The whole job's; new_samples() are this run's.
   int64_t steps() const { return report_.steps; }
   uint64_t samples() const { return report_.samples; }
-  uint32_t pass() const { return report_.pass; }  // of the last step, from 1
+  uint32_t pass() const { return report_.pass; }                 // of the last step, from 1
+  float learning_rate() const { return report_.learning_rate; }  // of the last step
   uint64_t new_samples() const { return new_samples_; }
+  uint64_t skipped_steps() const { return report_.skipped_steps; }  // of this run
   const TrainerStages& stages() const { return stages_; }
   const StalenessMeter& staleness() const { return staleness_; }  // of the rows it computed with
 
@@ -130,6 +132,7 @@ class Trainer {
   Step evaluated_ = kNoStep;  // The last step whose evaluation is over.
   uint64_t new_samples_ = 0;
   double window_loss_sum_ = 0;
+  uint64_t window_loss_samples_ = 0;
 };
 
 }  // namespace thermocline

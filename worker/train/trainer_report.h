@@ -31,10 +31,13 @@ struct TrainerReport {
   uint64_t samples = 0;         // This worker's in these steps.
   uint64_t global_samples = 0;  // All workers' in these steps, malformed lines included.
   double progress = 0;          // The share of the data, in [0, 1].
-  double window_loss = 0;       // The mean over this worker's samples.
+  uint64_t skipped_steps = 0;   // This run's steps of which the model made no gradient.
+  // The mean loss over this worker's samples of steps that were not skipped; NaN: there is none.
+  double window_loss = 0;
   uint64_t window_samples = 0;
   uint64_t window_global_samples = 0;
-  double batch_auc = 0;  // This worker's last batch's; NaN: the batch has one class only.
+  // This worker's last batch's; NaN: the batch has one class only, or its scores are not known.
+  double batch_auc = 0;
 };
 
 }  // namespace thermocline

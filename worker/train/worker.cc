@@ -14,6 +14,7 @@
 #include "common/base/timing.h"
 #include "common/job/job_source.h"
 #include "worker/data/dataset.h"
+#include "worker/session/retry_policy.h"
 #include "worker/train/run_options.h"
 #include "worker/train/worker_run.h"
 
@@ -31,11 +32,8 @@ absl::StatusOr<EvaluationResult> ScoreRows(WorkerRun* run, WorkerProgress* progr
   EvaluationParts parts;
   parts.held_out = run->held_out.get();
   parts.source = run->source.get();
-  // A worker that has trained them has them.
-  if (run->options.eval_only || run->dense->home() == DenseParameters::Home::kServers) {
-    parts.dense = run->dense.get();
-  }
-  parts.model = &run->model;
+  if (run->dense->home() == DenseParameters::Home::kServers) parts.dense = run->dense.get();
+  parts.model = run->model.get();
   parts.session = &run->session;
   parts.max_samples = rows;
   ASSIGN_OR_RETURN(const EvaluationResult scored,
@@ -55,6 +53,7 @@ absl::Status EvaluationPart(WorkerRun* run, WorkerProgress* progress, const Eval
   const Stopwatch watch;
   progress->Enter("evaluating");
   ASSIGN_OR_RETURN(result->evaluation, ScoreRows(run, progress, place, /*rows=*/0, result));
+  RETURN_IF_ERROR(run->model_process->CompleteEvaluation(&result->evaluation));
   result->evaluated_step = place.step;
   result->eval_s += absl::ToDoubleSeconds(watch.Elapsed());
   progress->OnEvaluation(result->evaluation, place, scoring, watch.Elapsed());
@@ -79,7 +78,7 @@ absl::Status EvaluateHere(WorkerRun* run, WorkerProgress* progress, const Evalua
   if (result->evaluation.samples == 0) return NothingHeldOut(run->job, "`evaluate`");
   // One that nothing depends on may have none.
   if (place.is_scheduled && run->job.evaluate().metric() == Evaluate::AUC &&
-      std::isnan(result->evaluation.auc)) {
+      run->job.evaluate().own_metric().empty() && std::isnan(result->evaluation.auc)) {
     return absl::FailedPreconditionError(
         "evaluate.metric is AUC, which is undefined here: the held-out rows have one class only; "
         "hold out other rows, or write `metric: LOGLOSS`");
@@ -142,14 +141,19 @@ absl::StatusOr<bool> EvaluateAndDecide(WorkerRun* run, WorkerProgress* progress,
   return decision.goes_on;
 }
 
+// Reads the dense parameters with which the run begins, unless every step and evaluation does.
+absl::Status LoadDense(WorkerRun* run) {
+  const bool begins_anew = run->options.start_step == Step(0) && !run->job.has_init();
+  if (begins_anew || run->dense->home() == DenseParameters::Home::kServers) {
+    return absl::OkStatus();
+  }
+  StepTasks tasks;
+  run->dense->Load(run->options.start_step, /*with_state=*/!run->options.eval_only, &tasks);
+  return RunAll(&tasks, run->exchange.get());
+}
+
 absl::Status TrainPart(WorkerRun* run, WorkerProgress* progress, WorkerResult* result) {
   const WorkerOptions& options = run->options;
-  if ((options.start_step > Step(0) || run->job.has_init()) &&
-      run->dense->home() != DenseParameters::Home::kServers) {
-    StepTasks tasks;
-    run->dense->Load(options.start_step, /*with_state=*/true, &tasks);
-    RETURN_IF_ERROR(RunAll(&tasks, run->exchange.get()));
-  }
   Trainer::Parts parts;
   run->ShowBatches(progress);
   parts.order = run->order.get();
@@ -157,7 +161,7 @@ absl::Status TrainPart(WorkerRun* run, WorkerProgress* progress, WorkerResult* r
   parts.open_pipeline = [run] { return run->OpenPipeline(); };
   parts.source = run->source.get();
   parts.dense = run->dense.get();
-  parts.model = &run->model;
+  parts.model = run->model.get();
   parts.session = &run->session;
   parts.exchange = run->exchange.get();
   parts.named_checkpoints = options.named_checkpoints;
@@ -182,6 +186,7 @@ absl::Status TrainPart(WorkerRun* run, WorkerProgress* progress, WorkerResult* r
   result->steps = run->trainer->steps();
   result->samples = run->trainer->samples();
   result->new_samples = run->trainer->new_samples();
+  result->skipped_steps = run->trainer->skipped_steps();
   // Packing has counted what is malformed; packs have none of it.
   if (run->hot_and_cold != nullptr) return absl::OkStatus();
   const BatchReader::Progress read = run->pipeline->progress();
@@ -190,6 +195,48 @@ absl::Status TrainPart(WorkerRun* run, WorkerProgress* progress, WorkerResult* r
   if (!read.first_bad_line.empty()) result->first_bad_line = read.first_bad_line;
   result->padding_ids = read.padding_ids;
   return absl::OkStatus();
+}
+
+absl::Status TrainAndScore(WorkerRun* run, WorkerProgress* progress, WorkerResult* result) {
+  const WorkerOptions& options = run->options;
+  RETURN_IF_ERROR(LoadDense(run));
+  if (!options.eval_only) RETURN_IF_ERROR(TrainPart(run, progress, result));
+  if (options.named_checkpoints != nullptr) options.named_checkpoints->EndTraining();
+  EvaluationPlace place;
+  place.step = Step(result->steps) - 1;
+  if (run->trainer != nullptr) {
+    place.pass = run->trainer->pass();
+    place.learning_rate = run->trainer->learning_rate();  // A script may have set its own.
+  } else if (place.step >= Step(0)) {
+    place.learning_rate = LearningRateAt(run->job.train().learning_rate(), place.step);
+  }
+  bool is_due =
+      options.rank == WorkerRank(0) && (options.eval_only || result->evaluated_step != place.step);
+  RETURN_IF_ERROR(run->model_process->EndTraining());
+  while (true) {
+    ASSIGN_OR_RETURN(const bool scores, run->model_process->WantsScores(is_due));
+    if (!scores) break;
+    RETURN_IF_ERROR(EvaluationPart(run, progress, place, /*scoring=*/nullptr, result));
+    is_due = false;
+  }
+  progress->Enter("ending");
+  return run->model_process->AwaitEnd();
+}
+
+ScriptHooks HooksOf(WorkerRun* run, WorkerProgress* progress) {
+  ScriptHooks hooks;
+  hooks.on_wait = [run] {
+    run->session.ProbeAll();
+    return run->session.status();
+  };
+  hooks.on_long_wait = [progress](absl::string_view what, absl::Duration elapsed, bool is_over) {
+    progress->OnScriptWait(what, elapsed, is_over);
+  };
+  hooks.on_done = [run, progress] {
+    if (run->trainer != nullptr) progress->OnTrained(Step(run->trainer->steps()) - 1);
+  };
+  hooks.on_warning = [progress](const std::string& text) { progress->Warn(text); };
+  return hooks;
 }
 
 }  // namespace
@@ -205,6 +252,10 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
   device_alone.device = device.name;
   device_alone.device_warning = device.warning;
   progress->Watch(device_alone);
+  std::unique_ptr<ScriptRun> script;  // Null: the worker computes the model.
+  if (job.has_worker()) {
+    ASSIGN_OR_RETURN(script, ScriptRun::Start(job, ResolveTables(job), options.start_step));
+  }
   RowSourceOptions cached_options;
   StaticRows static_rows;  // None where the cache's policy is another.
   const bool caches = job.has_cache() && !options.eval_only;
@@ -222,7 +273,8 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
   if (caches && job.cache().policy() == Cache::STATIC) {
     ASSIGN_OR_RETURN(static_rows, OpenStaticRows(job, ResolveTables(job), &cached_options));
   }
-  WorkerRun run(job, options, dataset.get(), std::move(device), transport, scheduler);
+  WorkerRun run(job, options, dataset.get(), std::move(device), script.get(), transport, scheduler);
+  if (script != nullptr) script->set_hooks(HooksOf(&run, progress));
   if (!options.eval_only) RETURN_IF_ERROR(run.OpenOrder());
   RETURN_IF_ERROR(run.JoinOthers(caches ? &cached_options : nullptr));
   RETURN_IF_ERROR(run.CheckMemory());
@@ -230,17 +282,14 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
   result.steps = options.start_step.value();
   progress->Watch(run.Watched());
   const absl::Cleanup stop_watching = [progress] { progress->Watch({}); };
-  if (!options.eval_only) RETURN_IF_ERROR(TrainPart(&run, progress, &result));
-  if (options.named_checkpoints != nullptr) options.named_checkpoints->EndTraining();
-  const Step last = Step(result.steps) - 1;
-  if (options.rank == WorkerRank(0) && (options.eval_only || result.evaluated_step != last)) {
-    EvaluationPlace place;
-    place.step = last;
-    if (run.trainer != nullptr) place.pass = run.trainer->pass();
-    if (last >= Step(0)) place.learning_rate = LearningRateAt(job.train().learning_rate(), last);
-    RETURN_IF_ERROR(EvaluationPart(&run, progress, place, /*scoring=*/nullptr, &result));
+  const absl::Status status = TrainAndScore(&run, progress, &result);
+  if (IsScriptFailure(status)) {
+    progress->OnScriptFailure(Step(run.trainer == nullptr ? result.steps : run.trainer->steps()));
   }
-  progress->Enter("ending");
+  if (!status.ok()) {
+    run.model_process->OnError(status);
+    return status;
+  }
   result.bad_lines += result.held_out_bad_lines;
   result.stats = progress->Stats();
   return result;

@@ -76,9 +76,10 @@ struct WorkerResult {
   int64_t steps = 0;  // The whole job's.
   // This worker's in these steps; those before start_step as if no line had been bad.
   uint64_t samples = 0;
-  uint64_t new_samples = 0;  // Samples from start_step on.
-  uint64_t bad_lines = 0;    // In all that was read.
-  uint64_t padding_ids = 0;  // In what was trained on.
+  uint64_t new_samples = 0;    // Samples from start_step on.
+  uint64_t bad_lines = 0;      // In all that was read.
+  uint64_t padding_ids = 0;    // In what was trained on.
+  uint64_t skipped_steps = 0;  // Steps from start_step on of which the script made no gradient.
   std::string first_bad_line;
   uint64_t repeated_headers = 0;  // In what was trained on; no bad lines.
   double train_s = 0;             // From the first fetch to the last acknowledgement.

@@ -21,6 +21,7 @@ std::string WorkerResultToJson(const WorkerResult& result) {
   json["steps"] = result.steps;
   json["new_samples"] = result.new_samples;
   json["repeated_headers"] = result.repeated_headers;
+  json["skipped_steps"] = result.skipped_steps;
   json["train_s"] = result.train_s;
   json["eval_s"] = result.eval_s;
   if (result.bad_lines > 0) json["first_bad_line"] = result.first_bad_line;

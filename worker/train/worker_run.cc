@@ -10,6 +10,8 @@
 #include "worker/rows/row_planner.h"
 #include "worker/session/retry_policy.h"
 #include "worker/train/run_options.h"
+#include "worker/train/script_state.h"
+#include "worker/train/script_step.h"
 
 namespace thermocline {
 namespace {
@@ -23,23 +25,34 @@ constexpr int kContextsBeyondFetched = 6;
 }  // namespace
 
 WorkerRun::WorkerRun(const Job& job, const WorkerOptions& options, Dataset* dataset,
-                     WorkerDevice worker_device, Transport* transport, Scheduler* scheduler)
+                     WorkerDevice worker_device, ScriptRun* script, Transport* transport,
+                     Scheduler* scheduler)
     : job(job),
       options(options),
       dataset(dataset),
+      script(script),
+      model_process(script != nullptr ? script : &own_process),
       tables(ResolveTables(job)),
-      blocks(tables.dense, ClusterMap(job.cluster().servers())),
       device_name(std::move(worker_device.name)),
       device_warning(std::move(worker_device.warning)),
       device(std::move(worker_device.device)),
-      model(job, tables, device.get(), MaxBatch(job)),
       session(SessionWithExchange(), transport, scheduler),
       planning_threads(NumPlanningThreads(job)) {
+  if (script != nullptr) {
+    model = std::make_unique<ScriptStep>(tables, device.get(), script);
+  } else {
+    blocks = std::make_unique<DenseBlocks>(tables.dense, ClusterMap(job.cluster().servers()));
+    auto on_device = std::make_unique<DeviceModelStep>(job, tables, device.get(), MaxBatch(job));
+    arenas = on_device->dense();
+    model = std::move(on_device);
+  }
   const bool scores = job.has_evaluate() || job.has_fae();
   if (scores && options.rank == WorkerRank(0) && !options.eval_only) {
     evaluation_threads = std::make_unique<ThreadPool>(NumPlanningThreads(job));
   }
 }
+
+WorkerRun::~WorkerRun() { session.Drain().IgnoreError(); }
 
 // A session that fails fails the exchange; and the other way, so that no wait of either lasts.
 PsSessionOptions WorkerRun::SessionWithExchange() {
@@ -68,9 +81,7 @@ absl::Status WorkerRun::JoinOthers(const RowSourceOptions* cached) {
     slices = std::make_unique<DenseSlices>(tables.dense, ClusterMap(job.cluster().servers()),
                                            exchange.get(), std::move(data));
   }
-  dense = std::make_unique<DenseParameters>(&blocks, model.dense(), job.cluster().workers(),
-                                            slices.get(), device.get(), &session);
-  dense->Initialize(job.seed());
+  dense = MakeDense();
   RowSourceOptions rows = cached != nullptr ? *cached : UncachedOptions(job, tables);
   if (hot_and_cold != nullptr) {
     rows.held = HeldSet::kHot;
@@ -83,6 +94,17 @@ absl::Status WorkerRun::JoinOthers(const RowSourceOptions* cached) {
   Exchange* const of_rows = rows.held == HeldSet::kNone ? nullptr : exchange.get();
   source = std::make_unique<RowSource>(rows, of_rows, &session, device.get());
   return absl::OkStatus();
+}
+
+std::unique_ptr<DenseParameters> WorkerRun::MakeDense() {
+  if (script != nullptr) {
+    return std::make_unique<ScriptState>(*tables.script_state, job.cluster().servers(), script,
+                                         &session);
+  }
+  auto tensors = std::make_unique<DenseTensors>(blocks.get(), arenas, job.cluster().workers(),
+                                                slices.get(), device.get(), &session);
+  tensors->Initialize(job.seed());
+  return tensors;
 }
 
 absl::Status WorkerRun::MarkLoss(const absl::Status& error) const {
@@ -100,13 +122,13 @@ absl::Status WorkerRun::LeaveOthers(Step last) {
 WorkerProgress::Watched WorkerRun::Watched() const {
   // Hot and cold batches have a pipeline each, so that neither tells all.
   const StepPipeline* const only_pipeline = hot_and_cold == nullptr ? pipeline.get() : nullptr;
-  return {only_pipeline,   &pipeline_times,         trainer.get(), &session,
-          source->slabs(), hot_and_cold != nullptr, device_name,   device_warning,
-          device.get(),    model.is_asynchronous(), exchange.get()};
+  return {only_pipeline,   &pipeline_times,          trainer.get(), &session,
+          source->slabs(), hot_and_cold != nullptr,  device_name,   device_warning,
+          device.get(),    model->is_asynchronous(), exchange.get()};
 }
 
 BatchPlanner WorkerRun::PlannerOfModel() const {
-  return MakePlanner(tables, job.cluster().servers(), model.vector_places());
+  return MakePlanner(tables, job.cluster().servers(), model->vector_places());
 }
 
 absl::Status WorkerRun::OpenOrder() {

@@ -28,8 +28,10 @@
 #include "worker/rows/row_source.h"
 #include "worker/rows/step_pipeline.h"
 #include "worker/session/ps_session.h"
+#include "worker/train/model_process.h"
 #include "worker/train/model_step.h"
 #include "worker/train/progress.h"
+#include "worker/train/script_run.h"
 #include "worker/train/trainer.h"
 #include "worker/train/worker.h"
 
@@ -37,9 +39,12 @@ namespace thermocline {
 
 // Members are destroyed before those they point to. Not thread-safe.
 struct WorkerRun {
-  // All that is pointed to outlives it.
+  // All that is pointed to outlives it. script: null: the worker computes the model.
   WorkerRun(const Job& job, const WorkerOptions& options, Dataset* dataset,
-            WorkerDevice worker_device, Transport* transport, Scheduler* scheduler);
+            WorkerDevice worker_device, ScriptRun* script, Transport* transport,
+            Scheduler* scheduler);
+  // Waits for the answers to the session's last probes, which a wait for the script may have begun.
+  ~WorkerRun();
 
   // Joins the other workers, if any; then makes what may need them. cached: null: no rows are kept,
   // or the hot ones are.
@@ -66,11 +71,16 @@ struct WorkerRun {
   const Job& job;
   const WorkerOptions& options;
   Dataset* const dataset;
+  ScriptRun* const script;
+  ModelProcess own_process;
+  ModelProcess* const model_process;  // The script, or the worker's own.
   const JobTables tables;
-  const DenseBlocks blocks;
   const std::string device_name, device_warning;
   const std::unique_ptr<Device> device;
-  ModelStep model;
+  // The dense tensors, and where the model has them; a script has none.
+  std::unique_ptr<DenseBlocks> blocks;
+  DenseArenas arenas;
+  std::unique_ptr<ModelStep> model;
   PsSession session;
   std::unique_ptr<Exchange> exchange;                // Null: there is none.
   std::atomic<Exchange*> exchange_to_fail{nullptr};  // The same, for threads that it starts.
@@ -93,6 +103,7 @@ struct WorkerRun {
 
  private:
   PsSessionOptions SessionWithExchange();
+  std::unique_ptr<DenseParameters> MakeDense();
   BatchPlanner PlannerOfModel() const;
   std::unique_ptr<StepPipeline> MakeTraining(std::unique_ptr<BatchReader> reader, bool is_hot);
 };

@@ -63,6 +63,11 @@ class JobMachineTestBase : public testing::Test {
     now_ += time;
     Take(event::Tick{});
   }
+  // Lets a failure be judged. The servers don't say what checkpoints they have.
+  void Settle(absl::Duration settle = JobMachine::kSettle) {
+    Wait(settle);
+    if (machine().stage() == JobStage::kSettling) Wait(JobMachine::kWritePatience);
+  }
   // The actions of a kind since `actions_` was cleared.
   template <typename Action>
   std::vector<Action> All() {
@@ -108,6 +113,98 @@ class JobMachineTestBase : public testing::Test {
       actions_.push_back(std::move(action));
     }
   }
+};
+
+// On one machine: two servers and two workers.
+class JobMachineTest : public JobMachineTestBase {
+ protected:
+  using Stage = JobMachine::Stage;
+
+  JobMachineTest() : JobMachineTestBase(2, 2) {
+    CheckpointPolicy& checkpoint = *options_.job.mutable_checkpoint();
+    checkpoint.set_every_steps(10);
+    checkpoint.set_at_end(false);
+    checkpoint.set_max_rollbacks(2);
+  }
+
+  void StartServers() {
+    Open();
+    for (const char* name : {"server 0", "server 1"}) Started(name);
+  }
+  void StartWorkers() {
+    StartServers();
+    for (const char* name : {"server 0", "server 1"}) {
+      Take(event::Configured{Id(name), absl::OkStatus()});
+    }
+  }
+  void Train() {
+    StartWorkers();
+    for (const char* name : {"worker 0", "worker 1"}) Started(name);
+    EXPECT_EQ(machine().stage(), Stage::kTraining);
+  }
+  void EndWorkers(int64_t steps) {
+    for (const char* name : {"worker 0", "worker 1"}) {
+      Take(event::WorkerResult{Id(name), steps});
+      End(name, kDone);
+    }
+  }
+  // All servers say how far they are.
+  event::StatusAnswered Status(int64_t complete_through, uint64_t pushes) {
+    event::StatusAnswered answered;
+    answered.generation = generation();
+    for (int i = 0; i < 2; ++i) {
+      ServerStats stats;
+      stats.set_complete_through(complete_through);
+      stats.set_pushes_accepted(pushes);
+      answered.servers.push_back({absl::StrCat("at server ", i), stats});
+    }
+    return answered;
+  }
+  // Answers of servers that have applied a step, and where `shard` is set have written their
+  // shards.
+  CheckpointAnswers Answers(int64_t complete_through, bool shard = false) {
+    CheckpointReply reply;
+    reply.set_complete_through(complete_through);
+    reply.set_accepted_through(complete_through);
+    if (shard) {
+      CutStatus& cut = *reply.add_cuts();
+      cut.set_step(complete_through);
+      cut.set_state(CutStatus::WRITTEN);
+      cut.mutable_shard()->set_base_step(-1);
+    }
+    return {reply, reply};
+  }
+  // A checkpoint of the step is written by all; its commit is under way.
+  void WriteCheckpoint(int64_t step) {
+    Wait(absl::Milliseconds(200));
+    Take(event::CheckpointAnswered{generation(), Answers(step, true)});
+  }
+  // Servers answer for more than a minute, and nothing advances.
+  void Stall() {
+    for (int look = 0; look < 70; ++look) {
+      Wait(absl::Seconds(1));
+      Take(Status(5, 12));
+      if (machine().stage() == Stage::kSettling) return;
+    }
+    ADD_FAILURE() << "no stall";
+  }
+  // 40 steps. The machine has the servers' stats and asks for the digest.
+  void TrainToTheEnd() {
+    Train();
+    EndWorkers(40);
+    Take(Status(39, 80));  // The look that was under way.
+    Take(Status(39, 80));
+  }
+  // What ended is judged, and no process is left. Keeps the actions that follow only.
+  void StopAll() {
+    actions_.clear();
+    Take(event::AllStopped{});
+  }
+  void SettleAndStop() {
+    Settle();
+    StopAll();
+  }
+  GenerationOutcome Finished() { return Only<action::Finish>().outcome; }
 };
 
 }  // namespace thermocline

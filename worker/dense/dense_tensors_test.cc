@@ -1,4 +1,4 @@
-#include "worker/dense/dense_parameters.h"
+#include "worker/dense/dense_tensors.h"
 
 #include <cmath>
 #include <memory>
@@ -48,30 +48,32 @@ class DenseParametersTest : public ::testing::Test {
     while (!transport_.pushes.empty()) transport_.AnswerPush(absl::CancelledError(""));
   }
 
-  std::unique_ptr<DenseParameters> Make(uint32_t num_workers) {
+  std::unique_ptr<DenseTensors> Make(uint32_t num_workers) {
     const auto span = [](std::vector<float>& floats) -> DeviceSpan<float> {
       return {floats.data(), static_cast<int64_t>(floats.size())};
     };
-    auto dense = std::make_unique<DenseParameters>(
+    auto dense = std::make_unique<DenseTensors>(
         &blocks_, DenseArenas{span(weights_), span(state_), span(gradients_)}, num_workers,
         /*slices=*/nullptr, device_.get(), session_.get());
     dense->Initialize(/*seed=*/7);
     return dense;
   }
   // Adds to a push that has a wave without rows. Returns the number of waves.
-  size_t AddPush(DenseParameters* dense) {
+  size_t AddPush(DenseTensors* dense) {
     context_.push = StepPush();
     context_.push.work.step = context_.step();
     context_.push.work.waves.emplace_back(1);
-    dense->AddPush(&context_);
+    StepTasks tasks;
+    dense->AddPush(&context_, &tasks);
+    EXPECT_TRUE(tasks.empty());
     return context_.push.work.waves.size();
   }
-  absl::Status FinishPush(DenseParameters* dense) {
+  absl::Status FinishPush(DenseTensors* dense) {
     StepTasks tasks;
     dense->FinishPush(&context_, &tasks);
     return RunAll(&tasks, /*exchange=*/nullptr);
   }
-  absl::Status Push(DenseParameters* dense) {
+  absl::Status Push(DenseTensors* dense) {
     EXPECT_EQ(AddPush(dense), 2u);
     session_->StartPush(std::move(context_.push.work), [](const absl::Status&) {});
     EXPECT_TRUE(session_->ReleaseWave(context_.step(), 0).ok());

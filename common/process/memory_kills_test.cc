@@ -1,4 +1,4 @@
-#include "deploy/processes/memory_kills.h"
+#include "common/process/memory_kills.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/dense/dense_parameters.h"
+#include "worker/dense/dense_tensors.h"
 
 #include <utility>
 
@@ -22,9 +22,9 @@ void Append(const Slices& more, Slices* slices) {
 
 }  // namespace
 
-DenseParameters::DenseParameters(const DenseBlocks* blocks, const DenseArenas& arenas,
-                                 uint32_t num_workers, DenseSlices* slices, Device* device,
-                                 PsSession* session)
+DenseTensors::DenseTensors(const DenseBlocks* blocks, const DenseArenas& arenas,
+                           uint32_t num_workers, DenseSlices* slices, Device* device,
+                           PsSession* session)
     : blocks_(blocks),
       arenas_(arenas),
       home_(num_workers == 1    ? Home::kHere
@@ -41,7 +41,7 @@ DenseParameters::DenseParameters(const DenseBlocks* blocks, const DenseArenas& a
   CHECK_EQ(arenas.weights.size, blocks->arena_floats());
 }
 
-DenseParameters::HostCopy DenseParameters::MakeHostCopy(DeviceSpan<float> span) const {
+DenseTensors::HostCopy DenseTensors::MakeHostCopy(DeviceSpan<float> span) const {
   if (device_->is_host_memory()) return {nullptr, absl::MakeSpan(span.data, span.size)};
   HostCopy copy;
   copy.buffer = device_->AllocateHost(sizeof(float) * span.size);
@@ -49,29 +49,29 @@ DenseParameters::HostCopy DenseParameters::MakeHostCopy(DeviceSpan<float> span) 
   return copy;
 }
 
-void DenseParameters::CopyToHost(DeviceSpan<float> from, const HostCopy& to) {
+void DenseTensors::CopyToHost(DeviceSpan<float> from, const HostCopy& to) {
   const size_t bytes = sizeof(float) * from.size;
   if (device_->is_host_memory()) return device_->copies().AddFromDevice(bytes);
   device_->CopyToHost(to.buffer->data(), from.data, bytes, Stream::kCompute);
 }
 
-void DenseParameters::CopyToDevice(const HostCopy& from, DeviceSpan<float> to) {
+void DenseTensors::CopyToDevice(const HostCopy& from, DeviceSpan<float> to) {
   const size_t bytes = sizeof(float) * to.size;
   if (device_->is_host_memory()) return device_->copies().AddToDevice(bytes);
   device_->CopyToDevice(to.data, from.buffer->data(), bytes, Stream::kCompute);
 }
 
-const DenseBlocks& DenseParameters::state_blocks() const {
+const DenseBlocks& DenseTensors::state_blocks() const {
   return home_ == Home::kSlices ? slices_->own() : *blocks_;
 }
 
-void DenseParameters::Initialize(uint64_t seed) {
+void DenseTensors::Initialize(uint64_t seed) {
   blocks_->Initialize(seed, weights_.floats, state_.floats);
   CopyToDevice(weights_, arenas_.weights);
   CopyToDevice(state_, arenas_.state);
 }
 
-void DenseParameters::Load(Step step, bool with_state, StepTasks* tasks) {
+void DenseTensors::Load(Step step, bool with_state, StepTasks* tasks) {
   loads_.Begin(blocks_->num_servers());
   const auto add = [&](StepPulls::Kind kind, const PullsByServer& slices) {
     PullWork& pull = loads_.work(kind);
@@ -92,7 +92,7 @@ void DenseParameters::Load(Step step, bool with_state, StepTasks* tasks) {
   tasks->After(StepWait::For(&loads_), [this, with_state] { return TakeLoaded(with_state); });
 }
 
-absl::Status DenseParameters::TakeLoaded(bool with_state) {
+absl::Status DenseTensors::TakeLoaded(bool with_state) {
   RETURN_IF_ERROR(loads_.status());
   if (!with_state || home_ == Home::kSlices) {
     blocks_->UnstageWeights(loaded_weights_, weights_.floats);
@@ -106,7 +106,7 @@ absl::Status DenseParameters::TakeLoaded(bool with_state) {
   return absl::OkStatus();
 }
 
-void DenseParameters::AddPulls(StepContext* context) const {
+void DenseTensors::AddPulls(StepContext* context) const {
   if (home_ != Home::kServers) return;
   UninitializedVector<float>& pulled = context->dense_transfers.pulled;
   pulled.resize(blocks_->arena_floats());
@@ -114,7 +114,7 @@ void DenseParameters::AddPulls(StepContext* context) const {
          &context->pulls.work(StepPulls::kLatest).slices);
 }
 
-void DenseParameters::Receive(StepContext* context, StepTasks* tasks) {
+void DenseTensors::Receive(StepContext* context, StepTasks* tasks) {
   if (home_ != Home::kServers) return Settle(tasks);
   tasks->After(StepWait::For(&context->pulls), [this, context] {
     blocks_->UnstageWeights(context->dense_transfers.pulled, weights_.floats);
@@ -123,20 +123,20 @@ void DenseParameters::Receive(StepContext* context, StepTasks* tasks) {
   });
 }
 
-void DenseParameters::Settle(StepTasks* tasks) {
+void DenseTensors::Settle(StepTasks* tasks) {
   if (owed_weights_ == kNoStep) return;
   tasks->After(StepWait::For({owed_weights_, Phase::kDenseWeights}),
                [this] { return ReceiveSlices(); });
 }
 
-absl::Status DenseParameters::ReceiveSlices() {
+absl::Status DenseTensors::ReceiveSlices() {
   RETURN_IF_ERROR(slices_->ReceiveWeights(owed_weights_, weights_.floats));
   owed_weights_ = kNoStep;
   CopyToDevice(weights_, arenas_.weights);
   return absl::OkStatus();
 }
 
-void DenseParameters::Update(StepContext* context) {
+void DenseTensors::Update(StepContext* context) {
   if (home_ != Home::kHere) return;
   const OptimizerConfig& optimizer = blocks_->tensors()[0].layout.optimizer;
   auto* const bad_gradient = static_cast<int64_t*>(bad_gradient_->data());
@@ -148,7 +148,7 @@ void DenseParameters::Update(StepContext* context) {
                        arenas_.gradients.AsConst(), arenas_.weights, arenas_.state);
 }
 
-void DenseParameters::AddPush(StepContext* context) const {
+void DenseTensors::AddPush(StepContext* context, StepTasks*) {
   DenseTransfers& step = context->dense_transfers;
   step.pushes = home_ == Home::kServers || context->writes_back;
   if (!step.pushes) return;
@@ -163,7 +163,7 @@ void DenseParameters::AddPush(StepContext* context) const {
   waves.push_back(blocks.AssignSlices(step.pushed));
 }
 
-void DenseParameters::FinishPush(StepContext* context, StepTasks* tasks) {
+void DenseTensors::FinishPush(StepContext* context, StepTasks* tasks) {
   if (home_ == Home::kHere) {
     tasks->After(StepWait::For(context->transfers->finished.get()), [this, context, tasks] {
       RETURN_IF_ERROR(CheckGradients(*context, context->outcome()->bad_gradient));
@@ -185,7 +185,7 @@ void DenseParameters::FinishPush(StepContext* context, StepTasks* tasks) {
 }
 
 // Sends the step's gradients to the owners of the slices, and updates the own one.
-absl::Status DenseParameters::ExchangeSlices(StepContext* context, StepTasks* tasks) {
+absl::Status DenseTensors::ExchangeSlices(StepContext* context, StepTasks* tasks) {
   RETURN_IF_ERROR(CheckGradients(*context, static_cast<int64_t>(FindNonFinite(gradients_.floats))));
   const Step step = context->step();
   const bool ends_data = context->behind.kind == StepBehind::Kind::kEnd;
@@ -208,7 +208,7 @@ absl::Status DenseParameters::ExchangeSlices(StepContext* context, StepTasks* ta
 }
 
 // The host has what the step pushes.
-absl::Status DenseParameters::Release(StepContext* context) {
+absl::Status DenseTensors::Release(StepContext* context) {
   UninitializedVector<float>& pushed = context->dense_transfers.pushed;
   if (home_ == Home::kServers) {
     blocks_->StageGradients(gradients_.floats, absl::MakeSpan(pushed));
@@ -218,8 +218,7 @@ absl::Status DenseParameters::Release(StepContext* context) {
   return session_->ReleaseWave(context->step(), PsSession::kLastWave);
 }
 
-absl::Status DenseParameters::CheckGradients(const StepContext& context,
-                                             int64_t bad_gradient) const {
+absl::Status DenseTensors::CheckGradients(const StepContext& context, int64_t bad_gradient) const {
   if (bad_gradient == arenas_.gradients.size) return absl::OkStatus();
   const DenseTable& tensor = blocks_->TensorOf(bad_gradient / kDenseBlockFloats);
   return absl::InvalidArgumentError(absl::StrCat("step ", context.step().value(),

@@ -1,6 +1,6 @@
 // How often the kernel has killed a process for want of memory, which ends with a mere SIGKILL.
-#ifndef THERMOCLINE_DEPLOY_PROCESSES_MEMORY_KILLS_H_
-#define THERMOCLINE_DEPLOY_PROCESSES_MEMORY_KILLS_H_
+#ifndef THERMOCLINE_COMMON_PROCESS_MEMORY_KILLS_H_
+#define THERMOCLINE_COMMON_PROCESS_MEMORY_KILLS_H_
 
 #include <cstdint>
 #include <optional>
@@ -25,4 +25,4 @@ std::string DescribeMemoryKills(const MemoryKills& before, const MemoryKills& af
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_DEPLOY_PROCESSES_MEMORY_KILLS_H_
+#endif  // THERMOCLINE_COMMON_PROCESS_MEMORY_KILLS_H_
