@@ -226,6 +226,10 @@ class ThermoclineDlrm(nn.Module):
         if 'model' not in metadata:
             raise ValueError('%s has no "model" in its metadata: no export of Thermocline, or of an old one'
                              % path)
+        script = json.loads(metadata['model']).get('script')
+        if script is not None:
+            raise ValueError('%s is of a job whose model is a script (%s): it has tables and no layers; '
+                             'thermocline.load() reads the rows of its checkpoints' % (path, script))
         return cls(tensors, metadata)
 
     def pooled(self, feature, keys, offsets, weights=None):
