@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Training speed and quality beside PyTorch and TensorFlow's parameter servers, on the same log.
+"""Training speed and quality beside PyTorch and TensorFlow's parameter servers, on the same log; the model computed by
+Thermocline itself, and by a script in PyTorch over its rows.
 
     pip install -r tests/benchmarks/peers/requirements.txt      # best in a virtual environment
-    compare_peers.py LOG [--rounds 5] [--steps 160] [--peers ...] [-- FLAGS OF `thermocline train`]
+    compare_peers.py LOG [--rounds 5] [--steps 160] [--scripts ...] [--peers ...] [-- FLAGS OF `thermocline train`]
 
 LOG is a folder as `thermocline generate` writes it, or a file in Criteo's text form (plain or .gz), of
 which such a folder is made first, with its last tenth as test rows. All programs read this folder,
@@ -12,10 +13,11 @@ same test rows. Thermocline runs one server and one worker process. All use the 
 Programs take turns, so that a machine that slows down slows all of them down. Round n uses seed n.
 A run's samples/s is the median over windows of 20 steps, without the first window; so neither
 start-up nor compilation counts. Printed: the setup, every run, then for each program the median over
-the rounds with [lowest highest], the ratio of Thermocline to it within each round, and test AUC and
-logloss (mean over the rounds, and how far the farthest is from it).
+the rounds with [lowest highest], the ratio of Thermocline to it within each round (and that of its first script),
+and test AUC and logloss (mean over the rounds, and how far the farthest is from it).
 """
 import argparse
+import json
 import os
 import platform
 import re
@@ -28,15 +30,22 @@ import train_run
 
 PEERS = {"torch": ("PyTorch, plain", ["torch_dlrm.py"]),
          "torch-expert": ("PyTorch, expert", ["torch_expert_dlrm.py"]),
+         "torch-rpc": ("PyTorch RPC", ["torch_rpc_dlrm.py"]),
          "tf-ps": ("TensorFlow PS", ["tf_ps_dlrm.py"])}
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers")
+SCRIPTS = {"dlrm": ("script", os.path.join(train_run.ROOT, "deploy", "python", "examples", "dlrm.py")),
+           "no-model": ("script, no model", os.path.join(FOLDER, "no_model.py"))}
 
 
-def train(args, seed):
-    """One run of Thermocline, as a dict with samples_per_s, auc and logloss."""
+def train(args, seed, script=None):
+    """One run of Thermocline, as a dict with samples_per_s, auc and logloss. script: what computes the model."""
+    flags = []
+    if script:
+        command = json.dumps([args.python, script])
+        flags = ["--clear", "dlrm", "--set", f"worker={{command: {command} threads: {args.cores}}}"]
     summary, _, _ = train_run.train(args, [
         "--set", f"train.batch_size={args.batch}", "--set", f"train.max_steps={args.steps}",
-        "--set", f"default_table.init_scale={args.init}", "--set", f"seed={seed}"])
+        "--set", f"default_table.init_scale={args.init}", "--set", f"seed={seed}", *flags])
     rates = summary["window_samples_per_s"]
     return {"samples_per_s": statistics.median(rates[1:] or rates), "auc": summary["auc"],
             "logloss": summary["logloss"], "versions": commit()}
@@ -79,19 +88,27 @@ def mean(values):
     return f"{middle:.4f} ± {max(abs(value - middle) for value in values):.4f}"
 
 
-def print_table(runs):
-    print(f"\n| {'':16} | {'samples/s':24} | Thermocline / it  | {'AUC':15} | {'logloss':15} | version |")
-    print("|---|---|---|---|---|---|")
-    ours = [run["samples_per_s"] for run in runs["Thermocline"]]
+def print_table(runs, ours):
+    """ours: the names of the runs to which the others are compared."""
+    rates = {name: [run["samples_per_s"] for run in results] for name, results in runs.items()}
+
+    def ratio(first, second):
+        return "" if first == second else spread([a / b for a, b in zip(rates[first], rates[second])], 2)
+    print(f"\n| {'':16} | {'samples/s':24} | " + "".join(f"{name + ' / it':17} | " for name in ours) +
+          f"{'AUC':15} | {'logloss':15} | version |")
+    print("|---" * (len(ours) + 5) + "|")
     for name, results in runs.items():
-        rates = [run["samples_per_s"] for run in results]
-        ratios = spread([a / b for a, b in zip(ours, rates)], 2) if rates is not ours and rates != ours else ""
-        print(f"| {name:16} | {spread(rates):24} | {ratios:17} | {mean([r['auc'] for r in results])} | "
+        ratios = "".join(f"{ratio(each, name):17} | " for each in ours)
+        print(f"| {name:16} | {spread(rates[name]):24} | {ratios}{mean([r['auc'] for r in results])} | "
               f"{mean([r['logloss'] for r in results])} | {results[0]['versions']} |")
 
 
 def compare(args):
     contestants = {"Thermocline": lambda seed: train(args, seed)}
+    for script in args.scripts:
+        name, path = SCRIPTS[script]
+        contestants[name] = lambda seed, path=path: train(args, seed, path)
+    ours = list(contestants)[:2]
     for peer in args.peers:
         name, script = PEERS[peer]
         contestants[name] = lambda seed, script=script: run_peer(args, script, seed)
@@ -102,23 +119,33 @@ def compare(args):
             runs[name].append(result)
             print(f"round {seed}   {name:16} {result['samples_per_s']:9,.0f} samples/s   "
                   f"AUC {result['auc']:.4f}   logloss {result['logloss']:.4f}", flush=True)
-    print_table(runs)
+    print_table(runs, ours)
+
+
+def names_in(text):
+    return text.split(",") if text else []
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     train_run.add_arguments(parser, rounds=5)
-    parser.add_argument("--peers", type=lambda text: text.split(","), default=list(PEERS),
+    parser.add_argument("--scripts", type=names_in, default=list(SCRIPTS),
+                        help=f"some of {','.join(SCRIPTS)}; default: all")
+    parser.add_argument("--peers", type=names_in, default=list(PEERS),
                         help=f"some of {','.join(PEERS)}; default: all")
-    parser.add_argument("--python", default=sys.executable, help="the interpreter that has them")
+    parser.add_argument("--python", default=sys.executable,
+                        help="the interpreter that has the peers, and computes the scripts")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--batch", type=int, default=2048)
     parser.add_argument("--steps", type=int, default=160, help="0: all training rows once")
     parser.add_argument("--init", type=float, default=0.01, help="rows start uniform in [-INIT, INIT)")
     args = train_run.parse(parser)
-    if unknown := set(args.peers) - set(PEERS):
-        parser.error(f"--peers: {', '.join(sorted(unknown))} is none of {', '.join(PEERS)}")
+    for flag, names, known in (("--peers", args.peers, PEERS), ("--scripts", args.scripts, SCRIPTS)):
+        if unknown := set(names) - set(known):
+            parser.error(f"{flag}: {', '.join(sorted(unknown))} is none of {', '.join(known)}")
+    package = os.path.join(os.path.dirname(os.path.dirname(args.thermocline)), "python")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     cores = sorted(os.sched_getaffinity(0))[:args.cores]
     if len(cores) < args.cores:
         parser.error(f"--cores {args.cores}: this process may use {len(cores)}")

@@ -43,7 +43,8 @@ class Dlrm(nn.Module):
                 uniform(layer.weight, layer.in_features ** -0.5)
                 uniform(layer.bias, layer.in_features ** -0.5)
         vectors = len(self.tables) + (1 if bottom else 0)
-        self.rows, self.columns = torch.tril_indices(vectors, vectors, -1, device=mlp_device)
+        rows, columns = torch.tril_indices(vectors, vectors, -1, device=mlp_device)
+        self.pairs = rows * vectors + columns
 
     def forward(self, dense, sparse):
         sparse = sparse.to(self.table_device, non_blocking=True)
@@ -52,7 +53,8 @@ class Dlrm(nn.Module):
         if len(self.bottom):
             x = self.bottom(dense.to(self.mlp_device, non_blocking=True))
             z = torch.cat([x.unsqueeze(1), z], 1)
-        products = torch.bmm(z, z.transpose(1, 2))[:, self.rows, self.columns]
+        products = torch.bmm(z, z.transpose(1, 2)).flatten(1)
+        products = products.gather(1, self.pairs.expand(len(products), -1))
         return self.top(torch.cat([z[:, 0], products], 1)).squeeze(1)
 
 
