@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Packs the programs with the libraries that they need, for machines that have none of them: no Debian, no root.
+# Packs the programs with the libraries that they need, for machines that have none of them: no Debian, no root. Beside
+# it a wheel of the Python package, thermocline-VERSION-py3-none-linux_x86_64.whl, for `pip install`.
 #
 #   deploy/package.sh [OUT.tar.gz]     default: thermocline-VERSION-x86_64.tar.gz
 #
@@ -10,7 +11,7 @@
 #   lib/        their libraries; lib/libc/ the C library, for machines whose own is older or missing. A link of each
 #               program's name leads to the loader, so that `top` shows the program
 #   jobs/       examples of job files
-#   python/     a loader of exported models for PyTorch
+#   python/     for PyTorch: the package thermocline as in the wheel, examples, a loader of exported models
 #
 # The machine needs a Linux kernel of 5.x or newer and an x86-64 CPU with AVX2. THERMOCLINE_BAZEL_FLAGS adds flags to
 # the build; THERMOCLINE_LIBC=bundled, for the wrappers, takes the C library of the package in any case.
@@ -23,7 +24,7 @@ if [[ -z $built ]]; then
   built=build
   deploy/build.sh
 fi
-version=$(sed -n 's/.*kVersion\[\] = "\(.*\)".*/\1/p' deploy/cli/command_line.h)
+version=$(sed -n 's/.*THERMOCLINE_VERSION "\(.*\)".*/\1/p' common/version/version.h)
 out=${out:-$PWD/thermocline-$version-x86_64.tar.gz}
 
 folder=$(mktemp -d -t thermocline-package-XXXXXX)
@@ -68,7 +69,11 @@ WRAPPER
   chmod 755 "$package/bin/$name"
 done
 cp deploy/jobs/*.textproto "$package/jobs/"
-cp "$built"/python/*.py "$package/python/"
+cp -r "$built"/python/{*.py,thermocline,examples} "$package/python/"
+find "$package/python" -name __pycache__ -exec rm -rf {} +
+strip --strip-unneeded "$package/python/thermocline/libthermocline.so"
+wheel=$(python3 deploy/wheel.py "$package/python/thermocline" "$version" "$(dirname "$out")")
 cp -r README.md CHANGELOG.md CONTRIBUTING.md docs "$package/"
 tar -C "$folder" --owner=0 --group=0 -czf "$out" "thermocline-$version"
 echo "$out: $(du -h "$out" | cut -f1)"
+echo "$wheel: $(du -h "$wheel" | cut -f1)"

@@ -4,21 +4,26 @@
 # PyPI (55 MB to download, 170 MB in ~/.local/share/thermocline). Where PyPI can't be reached it says so, and all the
 # rest is built.
 #
-#   deploy/setup.sh [--tests] [--check]
+#   deploy/setup.sh [--tests] [--newest-pytorch] [--check]
 #
-# --tests  also what single tests need and are skipped without: PyTorch (135 MB to download, 560 MB on disk), Slurm,
-#          sshd and busybox (80 MB on disk), and from PyPI a small S3 server (moto, 60 MB)
-# --check  only says which packages are missing; exit code 1 if any is
+# --tests           also what single tests need and are skipped without: PyTorch with a fast BLAS, and what runs
+#                   notebooks (150 MB to download, 600 MB on disk), Slurm, sshd and busybox (80 MB on disk), and from
+#                   PyPI a small S3 server (moto, 60 MB)
+# --newest-pytorch  the newest PyTorch of PyPI, in a virtual environment of its own: tests/run.sh then runs the tests of
+#                   the Python package with it, too. PyPI has it with CUDA alone: 3 GB to download, 5.5 GB on disk
+# --check           only says which packages are missing; exit code 1 if any is
 set -euo pipefail
 
 tests=false
+newest_pytorch=false
 check=false
 for flag in "$@"; do
   case $flag in
     --tests) tests=true ;;
+    --newest-pytorch) newest_pytorch=true ;;
     --check) check=true ;;
     *)
-      echo "unknown flag '$flag'; usage: deploy/setup.sh [--tests] [--check]" >&2
+      echo "unknown flag '$flag'; usage: deploy/setup.sh [--tests] [--newest-pytorch] [--check]" >&2
       exit 2
       ;;
   esac
@@ -46,7 +51,8 @@ packages=(
 # Several hosts on one machine (tests/cluster, which is skipped without them).
 cluster=()
 if $tests; then
-  packages+=(python3-torch)
+  # Without OpenBLAS, Debian's PyTorch multiplies matrices with a slow reference library.
+  packages+=(python3-torch libopenblas0-pthread python3-nbclient python3-ipykernel)
   cluster=(slurmctld slurmd slurm-client munge openssh-server openssh-client iproute2 busybox-static)
 fi
 
@@ -133,5 +139,20 @@ fetch_test_tools() {
   fi
 }
 
+# A virtual environment of its own, since it is large and has a NumPy of its own.
+fetch_newest_pytorch() {
+  local folder=$home/pytorch
+  [[ -e $folder/is_whole ]] && return
+  echo "fetching the newest PyTorch from PyPI, 3 GB"
+  if python3 -m venv "$folder" && timeout 3600 "$folder/bin/python" -m pip --disable-pip-version-check install \
+    --quiet --timeout 20 --retries 2 --only-binary=:all: torch numpy; then
+    touch "$folder/is_whole"
+  else
+    rm -rf "$folder"
+    echo "it could not be fetched: tests/run.sh runs the Python package's tests with Debian's alone" >&2
+  fi
+}
+
 if [[ ${THERMOCLINE_ARROW_HOME:-} == "" ]]; then fetch_arrow; fi
 if $tests; then fetch_test_tools; fi
+if $newest_pytorch; then fetch_newest_pytorch; fi

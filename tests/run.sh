@@ -2,10 +2,12 @@
 # Installs what is missing, then builds and runs every test. Ends with a table of the stages and the line
 # "N passed, N failed"; the exit code is not 0 if any failed.
 #
-#   tests/run.sh [STAGE...]   default: all of: unit cluster lint format clang asan fuzz tsan
+#   tests/run.sh [STAGE...]   default: all of: unit pytorch cluster lint format clang asan fuzz tsan
 #   tests/run.sh --gpu        the tests that need a GPU; fails where there is none
 #
 # unit    every test, as the programs are built for users
+# pytorch the tests of the Python package again, with the interpreter of $THERMOCLINE_TEST_PYTHON or with the newest
+#         PyTorch, where deploy/setup.sh --newest-pytorch has fetched it. Skipped, and says so, without
 # cluster jobs on Slurm and over ssh on hosts that are network namespaces of this machine, with faults; and the
 #         package of deploy/package.sh. Skipped, and says so, without root, namespaces or Slurm.
 #         THERMOCLINE_CLUSTER_ROUNDS (default 4), THERMOCLINE_TEST_SEED
@@ -23,13 +25,16 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 stages=("$@")
-((${#stages[@]})) || stages=(unit cluster lint format clang asan fuzz tsan)
+((${#stages[@]})) || stages=(unit pytorch cluster lint format clang asan fuzz tsan)
 
 passed=0
 failed=0
 summary=()  # A line for each stage.
 logs=$(mktemp -d -t thermocline-tests-XXXXXX)
 trap 'rm -rf "$logs"' EXIT
+
+test_python=${THERMOCLINE_TEST_PYTHON:-}
+unset THERMOCLINE_TEST_PYTHON  # For the stage pytorch alone.
 
 read -r -a extra_flags <<<"${THERMOCLINE_BAZEL_FLAGS:-}"
 # The build's own server goes away soon after. The files of a library or a test are one compile unit: tests/rules.bzl.
@@ -144,6 +149,18 @@ cluster_stage() {
   end_stage cluster $passed_here $failed_here "$notes"
 }
 
+# Bazel's tests have no other PyTorch than Debian's, unless the environment names an interpreter.
+pytorch_stage() {
+  local fetched=${HOME:-/root}/.local/share/thermocline/pytorch
+  if [[ -z $test_python && -e $fetched/is_whole ]]; then test_python=$fetched/bin/python; fi
+  if [[ -n $test_python ]]; then
+    test_stage pytorch --test_env=THERMOCLINE_TEST_PYTHON="$test_python" //deploy/python/tests/...
+  else
+    echo "== pytorch"
+    end_stage pytorch 0 0 "SKIPPED: no newest PyTorch (deploy/setup.sh --newest-pytorch)"
+  fi
+}
+
 # Builds what needs a GPU and runs it outside of Bazel, which would keep results of other machines.
 gpu_stage() {
   local log=$logs/gpu ok bad
@@ -202,6 +219,7 @@ stage_start=$SECONDS
 for stage in "${stages[@]}"; do
   case $stage in
     unit) unit_stage ;;
+    pytorch) pytorch_stage ;;
     cluster) cluster_stage ;;
     lint) check_stage lint tests/lint.sh ;;
     format) check_stage format tests/format.sh --check ;;

@@ -23,6 +23,44 @@ checkpoint { every_steps: 100 }
 cluster { servers: 2 workers: %(workers)d worker_threads: 1 tls { automatic: true }
           node_lease_s: 4 host_timeout_s: 7 host_wait_s: 300 }
 """
+# The same with a script as its model.
+SCRIPT_JOB = JOB.replace('dlrm { bottom: [32] top: [32] }', """
+worker { command: ["/usr/bin/env", "PYTHONPATH=%(python)s", "/usr/bin/python3", "-B", "%(script)s"] threads: 1 }
+""").replace('passes: 45', 'passes: 15')
+SCRIPT = """
+import torch
+from torch.nn import functional as F
+import thermocline
+
+torch.manual_seed(7)
+torch.use_deterministic_algorithms(True)
+torch.set_num_threads(1)
+
+
+class Net(torch.nn.Module):
+    def __init__(self, run):
+        super().__init__()
+        self.embeddings = run.embeddings()
+        self.layer = torch.nn.Linear(len(run.job.numeric) + 8 * len(run.job.features), 1)
+
+    def forward(self, batch):
+        return self.layer(torch.cat([batch.numeric, self.embeddings(batch).flatten(1)], dim=1)).squeeze(1)
+
+
+with thermocline.worker() as run:
+    net = Net(run)
+    optimizer = torch.optim.Adam(net.parameters())
+    run.track(net=net, optimizer=optimizer)
+    for batch in run.batches():
+        loss = F.binary_cross_entropy_with_logits(net(batch), batch.label)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        run.step(loss)
+    run.evaluate(net)
+"""
+HAS_TORCH = subprocess.run(['/usr/bin/python3', '-c', 'from importlib.util import find_spec as find; '
+                            'raise SystemExit(find("torch") is None)'], check=False).returncode == 0
 # For what takes longer than the lease of the job above.
 DEFAULT_LEASE = ('--clear', 'cluster.node_lease_s', '--clear', 'cluster.host_timeout_s')
 NODE_DIR = '/run/local/agent'
@@ -37,6 +75,7 @@ class Cluster:
     def __init__(self, programs, folder):
         self.folder = folder
         self.thermocline = os.path.realpath(os.path.join(programs, 'bin/thermocline'))
+        self.python = os.path.realpath(os.path.join(programs, 'python'))
         self.hosts = hosts_lib.make_hosts(6, folder)
         self.login = self.hosts[0]
         self.nodes = self.hosts[1:]
@@ -48,11 +87,16 @@ class Cluster:
                        '--shrink=1000', '--threads=1')
         self._digests = {}
 
-    def job_file(self, workers):
-        path = os.path.join(self.folder, 'job-%d.textproto' % workers)
+    def job_file(self, workers, has_script=False):
+        name = 'job-%d%s' % (workers, '-script' if has_script else '')
+        path = os.path.join(self.folder, name + '.textproto')
         if not os.path.exists(path):
+            script = os.path.join(self.folder, 'train.py')
+            with open(script, 'w') as file:
+                file.write(SCRIPT)
             with open(path, 'w') as job:
-                job.write(JOB % {'data': self.data, 'workers': workers})
+                job.write((SCRIPT_JOB if has_script else JOB) % {
+                    'data': self.data, 'workers': workers, 'python': self.python, 'script': script})
         return path
 
     def own_certificates(self, name, with_key):
@@ -64,17 +108,18 @@ class Cluster:
             os.remove(folder + '/ca.key')
         return ['--clear', 'cluster.tls', '--set', 'cluster.tls.directory=' + folder]
 
-    def digest(self, workers):
+    def digest(self, workers, has_script=False):
         """The digest of the model that one machine trains."""
-        if workers not in self._digests:
-            run_dir = os.path.join(self.folder, 'local-%d' % workers)
+        job = self.job_file(workers, has_script)
+        if job not in self._digests:
+            run_dir = job.replace('.textproto', '').replace('job-', 'local-')
             begin = time.monotonic()
-            self.login.run(self.thermocline, 'train', self.job_file(workers), '--clear', 'cluster.tls',
-                           '--run-dir', run_dir)
-            self._digests[workers] = summary_of(run_dir)['model_digest']
-            print('  one machine, %d workers: %s in %.1f s' % (
-                workers, self._digests[workers], time.monotonic() - begin), flush=True)
-        return self._digests[workers]
+            self.login.run(self.thermocline, 'train', job, '--clear', 'cluster.tls', '--run-dir', run_dir)
+            self._digests[job] = summary_of(run_dir)['model_digest']
+            print('  one machine, %d workers%s: %s in %.1f s' % (
+                workers, ' with a script' if has_script else '', self._digests[job], time.monotonic() - begin),
+                flush=True)
+        return self._digests[job]
 
     def boot(self, host):
         """A host that was killed comes back, with its daemons."""
@@ -110,16 +155,17 @@ def summary_of(run_dir):
 class Job:
     """A submitted job."""
 
-    def __init__(self, cluster, name, engine, nodes, workers, *flags, at=None):
+    def __init__(self, cluster, name, engine, nodes, workers, *flags, at=None, has_script=False):
         """`at`: for ssh, the hosts; default: the first."""
         self.cluster = cluster
         self.engine = engine
         self.nodes = nodes
         self.workers = workers
+        self.has_script = has_script
         self.run_dir = os.path.join(cluster.folder, 'run-' + name)
         self.hosts = (at or cluster.nodes)[:nodes] if engine == 'ssh' else []
         cluster.last_job = self
-        self.submit(cluster.job_file(workers), *flags)
+        self.submit(cluster.job_file(workers, has_script), *flags)
 
     def submit(self, *flags):
         if self.hosts:
@@ -230,7 +276,7 @@ class Job:
 
     def check_digest(self):
         digest = summary_of(self.run_dir)['model_digest']
-        expected = self.cluster.digest(self.workers)
+        expected = self.cluster.digest(self.workers, self.has_script)
         if digest != expected:
             raise AssertionError('the model has digest %s, and on one machine %s' % (digest, expected))
         workers = [name for name in self.places() if name.startswith('worker ')]

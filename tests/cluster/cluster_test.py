@@ -23,7 +23,7 @@ import engine_rounds
 import hosts as hosts_lib
 import slurm as slurm_lib
 import ssh as ssh_lib
-from cluster import AGENTS, DEFAULT_LEASE, NODE_DIR, PROCESSES, Cluster, Job
+from cluster import AGENTS, DEFAULT_LEASE, HAS_TORCH, NODE_DIR, PROCESSES, Cluster, Job
 from hosts import wait_for
 
 # Rounds
@@ -78,6 +78,21 @@ def walltime(cluster, rng, name, engine):
 def host_killed(cluster, rng, name, engine):
     """A host loses its power; the others take over what it ran. Then it comes back."""
     job = started(cluster, rng, name, engine)
+    victim = job.host_in_use(rng)
+    victim.kill()
+    try:
+        job.finish()
+    finally:
+        cluster.boot(victim)
+    assert job.generations() >= 2, job.story()
+
+
+def torch_host_killed(cluster, rng, name, engine):
+    """The same where the worker runs a script in PyTorch."""
+    if not HAS_TORCH:
+        print('  SKIPPED: no PyTorch; the worker computes the model itself')
+    job = Job(cluster, name, engine, 3, 1, has_script=HAS_TORCH)
+    job.await_step(rng.randrange(50, 200))
     victim = job.host_in_use(rng)
     victim.kill()
     try:
@@ -268,11 +283,11 @@ def stopped(cluster, rng, name, engine):
 
 
 KINDS = collections.OrderedDict((kind.__name__, kind) for kind in [
-    plain, requeue, walltime, host_killed, short_cut, long_cut, cut, one_way, slow_link, paused, full_disk,
-    agent_killed, controller_killed, script_killed, two_controllers, unshared, stopped, *engine_rounds.KINDS])
+    plain, requeue, walltime, host_killed, torch_host_killed, short_cut, long_cut, cut, one_way, slow_link, paused,
+    full_disk, agent_killed, controller_killed, script_killed, two_controllers, unshared, stopped, *engine_rounds.KINDS])
 ENGINES = {'requeue': 'slurm', 'walltime': 'slurm', 'script_killed': 'ssh',
            **{kind.__name__: 'slurm' for kind in engine_rounds.KINDS}}
-SHORT = ['plain:slurm', 'host_killed:slurm', 'two_controllers:ssh', 'stopped:slurm']
+SHORT = ['plain:slurm', 'torch_host_killed:slurm', 'two_controllers:ssh', 'stopped:slurm']
 
 # Running them
 # ------------------------------------------------------------------------------------------------
@@ -307,7 +322,7 @@ def run_round(cluster, each, index):
         wait_for(lambda: not cluster.leftovers(), 'the end of all processes of the job', 120, 0.3)
         job = cluster.last_job
         line = '%-45s %4.0f s %3d %s' % (text, time.monotonic() - begin, max(1, job.generations()),
-                                         cluster.digest(job.workers))
+                                         cluster.digest(job.workers, job.has_script))
         print('  passed in %.0f s' % (time.monotonic() - begin), flush=True)
         return line
     except Exception:  # Whatever it is, the round has failed, and other rounds may pass.

@@ -14,9 +14,9 @@ SAMPLE = 'criteo_kaggle_137k.tsv.gz'
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 
-def find_sample():
+def find_sample(name=SAMPLE):
     for folder in (os.environ.get('THERMOCLINE_DATA', ''), os.path.join(ROOT, '../shared/data')):
-        path = os.path.join(folder, SAMPLE)
+        path = os.path.join(folder, name)
         if os.path.exists(path):
             return os.path.realpath(path)
     return None
