@@ -73,17 +73,14 @@ absl::Status ScriptState::TakeRest() {
 
 void ScriptState::AddPush(StepContext* context, StepTasks* tasks) {
   if (!context->writes_back) return;
-  answer_.reset();
   tasks->Then([this] { return script_->AskForState(); });
-  tasks->After(StepWait::For(&saved_), [this, context] { return PushState(context); });
+  tasks->Then([this, context] { return PushState(context); });
 }
 
-void ScriptState::AwaitState() { answer_ = script_->Await(TC_STATE); }
-
 absl::Status ScriptState::PushState(StepContext* context) {
-  RETURN_IF_ERROR(answer_->status());
-  const std::vector<float> by_row = RowsOfState((*answer_)->state);
-  answer_.reset();  // A state may be large: each copy of it goes as soon as the next is made.
+  ASSIGN_OR_RETURN(ScriptMessage answer, script_->Await(TC_STATE));
+  const std::vector<float> by_row = RowsOfState(answer.state);
+  answer = {};  // A state may be large: each copy of it goes as soon as the next is made.
   const auto used_rows = static_cast<int64_t>(by_row.size() / kDenseBlockFloats);
   num_rows_ = std::max(num_rows_, used_rows);
   auto rows = std::make_shared<Rows>(MakeRows(0, num_rows_));  // Rows beyond used_rows stay 0.

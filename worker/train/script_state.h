@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +27,7 @@ class ScriptState final : public DenseParameters {
  public:
   // All that is pointed to outlives it. table: JobTables::script_state.
   ScriptState(const TableLayout& table, uint32_t num_servers, ScriptRun* script, PsSession* session)
-      : table_(table.id), cluster_(num_servers), script_(script), session_(session), saved_(this) {}
+      : table_(table.id), cluster_(num_servers), script_(script), session_(session) {}
 
   Home home() const override { return Home::kHere; }
   // Sends the script what a checkpoint has kept for it; an empty state where that is nothing.
@@ -50,22 +49,10 @@ class ScriptState final : public DenseParameters {
     UninitializedVector<uint32_t> counts;  // zeros
     std::vector<float> values;             // [keys, 256]
   };
-  // The script's answer to TC_SAVE.
-  class Saved final : public StepEvent {
-   public:
-    explicit Saved(ScriptState* owner) : owner_(*owner) {}
-    bool IsOver() const override { return owner_.answer_.has_value(); }
-    void Wait() const override { owner_.AwaitState(); }
-
-   private:
-    ScriptState& owner_;
-  };
-
   Rows MakeRows(int64_t first, int64_t last) const;
   void Pull(Step step, Rows* rows);
   absl::Status TakeFirst(Step step, StepTasks* tasks);
   absl::Status TakeRest();
-  void AwaitState();
   absl::Status PushState(StepContext* context);
 
   const TableId table_;
@@ -78,8 +65,6 @@ class ScriptState final : public DenseParameters {
   StepPulls loads_;
   Rows loaded_;
   std::vector<float> loaded_values_;  // [num_rows_, 256] by row
-  Saved saved_;
-  std::optional<absl::StatusOr<ScriptMessage>> answer_;
 };
 
 }  // namespace thermocline
