@@ -9,7 +9,6 @@ import inspect
 import json
 import math
 import os
-import random
 import sys
 import traceback
 import types
@@ -18,13 +17,13 @@ import typing
 import torch
 
 from thermocline import _library as lib
+from thermocline import _random_states
 from thermocline import _state
 from thermocline._batch import Batch, Slot, cut_batch, make_batch
 from thermocline._embeddings import Embeddings, Sequences
 from thermocline._library import Error
 
 _MANY_BATCHES = 100  # So many that are kept are rather a mistake.
-_RANDOM_STATES = ('_python', '_torch', '_numpy')
 _SCHEDULERS = tuple(getattr(torch.optim.lr_scheduler, name)
                     for name in ('LRScheduler', '_LRScheduler', 'ReduceLROnPlateau')
                     if hasattr(torch.optim.lr_scheduler, name))
@@ -76,46 +75,6 @@ class Job:
         self.own_metric: str = facts.get('own_metric', '')
         self.loads: bool = facts.get('loads', False)  # The worker sends the state of a checkpoint before any batch.
         self.max_state_bytes: int | None = facts.get('max_state_bytes')  # The most that the tracked objects take.
-
-
-def _random_states_now() -> dict[str, typing.Any]:
-    """The states of the global generators: of Python, PyTorch, and NumPy where it is imported."""
-    states = {'_python': random.getstate(), '_torch': torch.random.get_rng_state()}
-    numpy = sys.modules.get('numpy')
-    if numpy is not None:
-        states['_numpy'] = numpy.random.get_state()
-    return states
-
-
-def _set_random_states(states: dict[str, typing.Any]) -> None:
-    if '_python' in states:
-        random.setstate(states['_python'])
-    if '_torch' in states:
-        torch.random.set_rng_state(states['_torch'])
-    if '_numpy' in states:
-        import numpy
-        numpy.random.set_state(states['_numpy'])
-
-
-class _Generator:
-    """A random generator of PyTorch or NumPy, with its state as an object has it that is tracked."""
-
-    def __init__(self, generator: typing.Any) -> None:
-        self._generator = generator
-
-    def state_dict(self) -> dict[str, typing.Any]:
-        is_torch = isinstance(self._generator, torch.Generator)
-        return {'state': self._generator.get_state() if is_torch else self._generator.bit_generator.state}
-
-    def load_state_dict(self, state: dict[str, typing.Any]) -> None:
-        if isinstance(self._generator, torch.Generator):
-            self._generator.set_state(state['state'])
-        else:
-            self._generator.bit_generator.state = state['state']
-
-
-def _is_generator(value: typing.Any) -> bool:
-    return isinstance(value, torch.Generator) or hasattr(getattr(value, 'bit_generator', None), 'state')
 
 
 def _is_enabled_scaler(value: typing.Any) -> bool:
@@ -178,7 +137,7 @@ class Run:
         self._unscaler: typing.Any = None  # The scaler of unscale_(), until it is updated.
         self._loaded: dict[str, typing.Any] | None = None  # What the checkpoint has for objects not yet tracked.
         self._has_loaded = False
-        self._first_random_states = {name: _state.encode({name: now}) for name, now in _random_states_now().items()}
+        self._first_random_states = {name: _state.encode({name: now}) for name, now in _random_states.now().items()}
         self._random_states: dict[str, typing.Any] = {}  # What the checkpoint has, until the first batch.
         self._has_batch = False
         self._open: Batch | None = None  # The batch of the step that is not closed yet, whole.
@@ -259,8 +218,8 @@ class Run:
         parameter is not finite or an optimizer has a NaN, since training could not go on from that.
         """
         for name, value in objects.items():
-            if _is_generator(value):
-                value = _Generator(value)
+            if _random_states.is_generator(value):
+                value = _random_states.Generator(value)
             if not (callable(getattr(value, 'state_dict', None)) and callable(getattr(value, 'load_state_dict', None))):
                 raise Error("'%s' cannot be tracked: %s has no state_dict() and load_state_dict()."
                             % (name, type(value).__name__))
@@ -329,7 +288,7 @@ class Run:
         if not data:
             return
         self._loaded = _state.decode(data)
-        self._random_states = {name: self._loaded.pop(name) for name in _RANDOM_STATES if name in self._loaded}
+        self._random_states = {name: self._loaded.pop(name) for name in _random_states.NAMES if name in self._loaded}
         self._give_states(self._tracked)
 
     def _give_states(self, names: typing.Iterable[str]) -> None:
@@ -360,7 +319,7 @@ class Run:
     def _restore_random_states(self) -> None:
         """As late as the first batch, since the script may have used random numbers for its initial values."""
         states, self._random_states = self._random_states, {}
-        _set_random_states(states)
+        _random_states.restore(states)
 
     def _state_of(self, name: str) -> typing.Any:
         """What the state_dict() of a tracked object returns, with plain names."""
@@ -375,7 +334,7 @@ class Run:
         state: dict[str, typing.Any] = {name: self._state_of(name) for name in self._tracked}
         self._check_finite(state)
         # A generator that nothing has used or seeded since the beginning may have begun anywhere.
-        state.update((name, now) for name, now in _random_states_now().items()
+        state.update((name, now) for name, now in _random_states.now().items()
                      if _state.encode({name: now}) != self._first_random_states.get(name))
         skips_functions = [name for name, value in self._tracked.items() if isinstance(value, _SCHEDULERS)]
         data = _state.encode(state, skips_functions)
@@ -743,11 +702,11 @@ class Run:
 
     def _score(self, event: lib.Event) -> None:
         # What an evaluation draws does not change what training draws: one that is repeated has no other effect.
-        before = _random_states_now()
+        before = _random_states.now()
         try:
             self._score_batch_of(event)
         finally:
-            _set_random_states(before)
+            _random_states.restore(before)
 
     def _score_batch_of(self, event: lib.Event) -> None:
         batch = make_batch(self._id, self._slot(event), event, self.job, self._modules)
