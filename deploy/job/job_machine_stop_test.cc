@@ -37,25 +37,6 @@ class JobMachineStopTest : public JobMachineTestBase {
     Take(event::WorkerResult{Id("worker 0"), steps});
     End("worker 0", kDone);
   }
-  // What the server answers that has applied a step, and where `shard` is set has written its
-  // shard.
-  CheckpointAnswers Answers(int64_t step, bool shard = false) {
-    CheckpointReply reply;
-    reply.set_complete_through(step);
-    reply.set_accepted_through(step);
-    if (shard) {
-      CutStatus& cut = *reply.add_cuts();
-      cut.set_step(step);
-      cut.set_state(CutStatus::WRITTEN);
-      cut.mutable_shard()->set_base_step(-1);
-    }
-    return {reply};
-  }
-  // A checkpoint of the step is written; its commit is under way.
-  void WriteCheckpoint(int64_t step) {
-    Wait(absl::Milliseconds(200));
-    Take(event::CheckpointAnswered{generation(), Answers(step, true)});
-  }
   // Answers what was asked about checkpoints; where nothing was, lets a round's time pass.
   void GoOn(int64_t step) {
     const auto calls = All<action::CallProcesses>();
@@ -70,15 +51,6 @@ class JobMachineStopTest : public JobMachineTestBase {
       Take(event::CheckpointAnswered{1, CheckpointAnswers(count, Answers(step).front())});
     }
   }
-  void StopAll() {
-    actions_.clear();
-    Take(event::AllStopped{});
-  }
-  void SettleAndStop() {
-    Settle();
-    StopAll();
-  }
-  GenerationOutcome Finished() { return Only<action::Finish>().outcome; }
 };
 
 TEST_F(JobMachineStopTest, TheFirstStopLeavesACheckpointOfWhatIsTrained) {

@@ -1,7 +1,6 @@
 // What the job machine watches and makes while processes work: whether anything advances,
 // checkpoints, evaluations.
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -27,6 +27,7 @@
 #include "common/version/version.h"
 #include "worker/api/script_channel.h"
 #include "worker/api/script_process.h"
+#include "worker/api/testing/message_with_descriptors.h"
 
 namespace thermocline {
 namespace {
@@ -469,22 +470,9 @@ class Garbage {
   }
 
   static bool SendBytes(int socket, const std::string& bytes, const std::vector<int>& fds) {
-    iovec piece = {const_cast<char*>(bytes.data()), bytes.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(32 * sizeof(int))] = {};
-    msghdr message = {};
-    message.msg_iov = &piece;
-    message.msg_iovlen = 1;
-    if (!fds.empty()) {
-      message.msg_control = control;
-      message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
-      cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-      rights->cmsg_level = SOL_SOCKET;
-      rights->cmsg_type = SCM_RIGHTS;
-      rights->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-      std::memcpy(CMSG_DATA(rights), fds.data(), fds.size() * sizeof(int));
-    }
+    const MessageWithDescriptors message(bytes, fds);
     char answers[256];
-    while (sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+    while (sendmsg(socket, message.get(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
       if (errno != EAGAIN) return false;
       while (recv(socket, answers, sizeof(answers), MSG_DONTWAIT) > 0) {
       }

@@ -23,6 +23,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/version/version.h"
+#include "worker/api/testing/message_with_descriptors.h"
 
 namespace thermocline {
 namespace {
@@ -92,21 +93,8 @@ class ScriptChannelTest : public testing::Test {
 
   // Sends these bytes with these descriptors from the script's end.
   void SendBytes(const std::string& bytes, const std::vector<int>& fds = {}) {
-    iovec piece = {const_cast<char*>(bytes.data()), bytes.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(64 * sizeof(int))] = {};
-    msghdr message = {};
-    message.msg_iov = &piece;
-    message.msg_iovlen = 1;
-    if (!fds.empty()) {
-      message.msg_control = control;
-      message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
-      cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-      rights->cmsg_level = SOL_SOCKET;
-      rights->cmsg_type = SCM_RIGHTS;
-      rights->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-      std::memcpy(CMSG_DATA(rights), fds.data(), fds.size() * sizeof(int));
-    }
-    ASSERT_EQ(sendmsg(script_, &message, MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    const MessageWithDescriptors message(bytes, fds);
+    ASSERT_EQ(sendmsg(script_, message.get(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
   }
   void SendMessage(const tc_header& header, const std::string& payload = "",
                    const std::vector<int>& fds = {}) {

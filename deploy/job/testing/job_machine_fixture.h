@@ -96,6 +96,36 @@ class JobMachineTestBase : public testing::Test {
     Take(event::ProcessEnded{Id(name), end});
   }
 
+  // Answers of all servers, which have applied a step, and where `shard` is set have written their
+  // shards.
+  CheckpointAnswers Answers(int64_t step, bool shard = false) {
+    CheckpointReply reply;
+    reply.set_complete_through(step);
+    reply.set_accepted_through(step);
+    if (shard) {
+      CutStatus& cut = *reply.add_cuts();
+      cut.set_step(step);
+      cut.set_state(CutStatus::WRITTEN);
+      cut.mutable_shard()->set_base_step(-1);
+    }
+    return CheckpointAnswers(options_.job.cluster().servers(), reply);
+  }
+  // A checkpoint of the step is written by all; its commit is under way.
+  void WriteCheckpoint(int64_t step) {
+    Wait(absl::Milliseconds(200));
+    Take(event::CheckpointAnswered{generation(), Answers(step, true)});
+  }
+  // What ended is judged, and no process is left. Keeps the actions that follow only.
+  void StopAll() {
+    actions_.clear();
+    Take(event::AllStopped{});
+  }
+  void SettleAndStop() {
+    Settle();
+    StopAll();
+  }
+  GenerationOutcome Finished() { return Only<action::Finish>().outcome; }
+
   JobMachineOptions options_;
   std::unique_ptr<JobMachine> machine_;
   absl::Duration now_;
@@ -160,25 +190,6 @@ class JobMachineTest : public JobMachineTestBase {
     }
     return answered;
   }
-  // Answers of servers that have applied a step, and where `shard` is set have written their
-  // shards.
-  CheckpointAnswers Answers(int64_t complete_through, bool shard = false) {
-    CheckpointReply reply;
-    reply.set_complete_through(complete_through);
-    reply.set_accepted_through(complete_through);
-    if (shard) {
-      CutStatus& cut = *reply.add_cuts();
-      cut.set_step(complete_through);
-      cut.set_state(CutStatus::WRITTEN);
-      cut.mutable_shard()->set_base_step(-1);
-    }
-    return {reply, reply};
-  }
-  // A checkpoint of the step is written by all; its commit is under way.
-  void WriteCheckpoint(int64_t step) {
-    Wait(absl::Milliseconds(200));
-    Take(event::CheckpointAnswered{generation(), Answers(step, true)});
-  }
   // Servers answer for more than a minute, and nothing advances.
   void Stall() {
     for (int look = 0; look < 70; ++look) {
@@ -195,16 +206,6 @@ class JobMachineTest : public JobMachineTestBase {
     Take(Status(39, 80));  // The look that was under way.
     Take(Status(39, 80));
   }
-  // What ended is judged, and no process is left. Keeps the actions that follow only.
-  void StopAll() {
-    actions_.clear();
-    Take(event::AllStopped{});
-  }
-  void SettleAndStop() {
-    Settle();
-    StopAll();
-  }
-  GenerationOutcome Finished() { return Only<action::Finish>().outcome; }
 };
 
 }  // namespace thermocline
