@@ -53,6 +53,11 @@ LatencySnapshot LatencyHistogram::Snapshot() const {
     }
     return snapshot.max_us;
   };
+  uint64_t below = 0;
+  for (size_t i = 0, bound = 0; bound < kLatencyBuckets; ++bound) {
+    for (const size_t end = BucketOf(LatencyBucketBoundUs(bound)); i < end; ++i) below += counts[i];
+    snapshot.buckets[bound] = below;
+  }
   snapshot.p50_us = percentile(50);
   snapshot.p99_us = percentile(99);
   return snapshot;

@@ -25,12 +25,24 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+// Bucket i of a snapshot's histogram counts the values below 2^(7 + i) us: 128 us, ..., 8.4 s.
+inline constexpr size_t kLatencyBuckets = 17;
+constexpr uint64_t LatencyBucketBoundUs(size_t bucket) { return uint64_t{128} << bucket; }
+
+// The monotonic clock (CLOCK_MONOTONIC), which all processes of a machine share, in nanoseconds.
+inline int64_t MonotonicNanos() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 struct LatencySnapshot {
   uint64_t count = 0;
   double mean_us = 0;
   double p50_us = 0;
   double p99_us = 0;
   double max_us = 0;
+  std::array<uint64_t, kLatencyBuckets> buckets = {};  // Each includes those before it.
 
   // Fills a LatencyStats message of proto/parameter_server.proto.
   template <typename LatencyStatsProto>
@@ -40,6 +52,7 @@ struct LatencySnapshot {
     stats->set_p50_us(p50_us);
     stats->set_p99_us(p99_us);
     stats->set_max_us(max_us);
+    for (const uint64_t below : buckets) stats->add_buckets(below);
   }
 };
 

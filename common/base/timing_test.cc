@@ -49,6 +49,17 @@ TEST(LatencyHistogramTest, PercentilesAreWithinABucket) {
   }
 }
 
+TEST(LatencyHistogramTest, BucketsCountTheValuesBelowTheirBounds) {
+  LatencyHistogram histogram;
+  for (int64_t us : {0, 127, 128, 255, 256, 8388607, 8388608}) histogram.Record(us);
+  const LatencySnapshot snapshot = histogram.Snapshot();
+  EXPECT_EQ(snapshot.buckets[0], 2u);
+  EXPECT_EQ(snapshot.buckets[1], 4u);
+  EXPECT_EQ(snapshot.buckets[2], 5u);
+  EXPECT_EQ(snapshot.buckets[kLatencyBuckets - 2], 5u);
+  EXPECT_EQ(snapshot.buckets[kLatencyBuckets - 1], 6u);
+}
+
 TEST(LatencyHistogramTest, HugeValuesShareTheLastBucket) {
   LatencyHistogram histogram;
   histogram.Record(INT64_MAX);

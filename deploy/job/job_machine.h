@@ -110,6 +110,7 @@ class JobMachine {
     absl::Status status;
     std::string reason;      // Set where going back may help.
     bool is_script = false;  // A script failed, and nothing else is known to have caused it.
+    std::string process = {};  // The process that was lost; "": none was.
   };
 
   // From the opening to training, in job_machine.cc.

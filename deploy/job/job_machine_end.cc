@@ -229,9 +229,12 @@ JobMachine::Cause JobMachine::FindCause() const {
   if (!failures.empty()) {
     absl::Status status = FailureStatus(failures);
     const std::string missed = WhatIsMissedOf(failures, g.stall);
-    if (missed.empty()) return {What::kLost, status, ends, OnlyScriptsFailed(failures)};
-    status = absl::Status(status.code(), absl::StrCat(status.message(), "\n", missed));
-    return {What::kLost, status, absl::StrCat(ends, "; ", missed), OnlyScriptsFailed(failures)};
+    std::string reason = ends;
+    if (!missed.empty()) {
+      status = absl::Status(status.code(), absl::StrCat(status.message(), "\n", missed));
+      absl::StrAppend(&reason, "; ", missed);
+    }
+    return {What::kLost, status, reason, OnlyScriptsFailed(failures), failures.front().name};
   }
   if (!g.fatal.ok()) return {g.lacks_hosts ? What::kLost : What::kFailed, g.fatal, ""};
   if (!g.trouble.ok()) return {What::kLost, g.trouble, std::string(g.trouble.message())};
@@ -321,7 +324,7 @@ GenerationOutcome JobMachine::DetermineOutcome() {
   if (cause.reason.empty() || !writes_checkpoints_ || !MayGoBack(cause, &outcome)) return outcome;
   outcome.goes_back = true;
   outcome.next = NextStart();
-  Do(action::ReportStart{"rollback", cause.reason, outcome.next});
+  Do(action::ReportStart{"rollback", cause.reason, outcome.next, cause.process});
   const GenerationStart& next = outcome.next;
   Tell(absl::StrCat(
       cause.reason, "; going back to ",

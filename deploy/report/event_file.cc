@@ -56,8 +56,8 @@ constexpr Scalar kScalars[] = {
     {"checkpoint", "write_s", "checkpoint/write_seconds"},
     {"checkpoint", "pause_s", "checkpoint/pause_seconds"},
 };
-// The tag of a stage's mean is this and the stage's name: "stage_us/wait for rows".
-constexpr char kStages[] = "stages_mean_us", kStageTag[] = "stage_us/";
+// The tag of a stage is this and the stage's name: "stage_us/wait for rows".
+constexpr char kStages[] = "stages_us_per_step", kStageTag[] = "stage_us/";
 // The tag of the script's own metric is this and its name, which may be that of one of ours.
 constexpr char kOwnTag[] = "eval/own/";
 

@@ -91,7 +91,7 @@ TEST(EventFileTest, LinesBecomeScalarsAtTheStepsTrained) {
   ASSERT_TRUE((*file)->WriteJob("name: \"a\"\nseed: 1\n", kNow).ok());
   const char* const lines[] = {
       (R"({"event":"progress","step":20,"loss":0.5,"auc":null,"samples_per_s":1000,)"
-       R"("cache":{"hit_rate":0.75},"stages_mean_us":{"forward":12.5},"text":"no figure"})"),
+       R"("cache":{"hit_rate":0.75},"stages_us_per_step":{"forward":12.5},"text":"no figure"})"),
       R"({"event":"eval","step":19,"auc":0.625,"logloss":0.25})",
       R"({"event":"decision","step":19,"is_best":true})",
       R"({"event":"checkpoint","step":19,"bytes":4096})",

@@ -11,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/job/data_place.h"
 #include "common/job/job_loader.h"
+#include "common/version/version.h"
 #include "deploy/report/summary.h"
 
 namespace thermocline {
@@ -24,6 +25,8 @@ absl::StatusOr<std::unique_ptr<JobReporter>> JobReporter::Create(const Job& job,
   auto reporter = std::unique_ptr<JobReporter>(new JobReporter(job, options, directory, observer));
   ASSIGN_OR_RETURN(reporter->metrics_, MetricsLog::Create(directory.File("metrics.jsonl")));
   reporter->last_checkpoint_ = options.start.base;
+  reporter->Append({{"event", "started"}, {"time", absl::ToUnixSeconds(absl::Now())},
+                    {"host", HostName()}, {"version", THERMOCLINE_VERSION}});
   if (!options.hot_rows.is_null()) {
     Json pack = {{"event", "pack"}};
     pack.update(options.hot_rows);
@@ -228,6 +231,9 @@ void JobReporter::Report(const action::ReportStart& report) {
   json["step"] = start.first_step().value();
   json["checkpoint"] = start.base.empty() ? Json(nullptr) : Json(start.base);
   if (!report.reason.empty()) json["reason"] = report.reason;
+  if (report.event == "rollback") {
+    json["process"] = report.process.empty() ? Json(nullptr) : Json(report.process);
+  }
   Append(std::move(json));
 }
 

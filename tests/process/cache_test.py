@@ -49,7 +49,7 @@ class CacheTest(ProcessTest):
             self.assertIn(round(sum(rates), 6), (0, 1), line)
             self.assertTrue(0 <= line['wait_share'] <= 1, line)
         self.assertGreater(lines[0]['cache']['loaded_rate'], 0)
-        self.assertIn('plan cache (ahead)', lines[-1]['stages_mean_us'])
+        self.assertIn('plan cache (ahead)', lines[-1]['stages_us_per_step'])
 
     def test_stats_have_a_table_of_caches(self):
         launcher = self.start_long(*CACHED)

@@ -133,6 +133,7 @@ WorkerProgress::Totals WorkerProgress::TotalsNow() const {
   if (watched_.session != nullptr) totals.session = watched_.session->stats();
   if (watched_.compute != nullptr) totals.copied = watched_.compute->copies().bytes();
   if (watched_.cache != nullptr) totals.cache = watched_.cache->counts();
+  totals.stages = Stages();
   return totals;
 }
 
@@ -141,6 +142,11 @@ void WorkerProgress::AddWindow(double seconds, nlohmann::json* line) {
   const Totals& end = window_begin_;
   const auto share = [](double part, double whole) { return whole > 0 ? part / whole : 0; };
   const auto steps = static_cast<double>(end.steps - begin.steps);
+  nlohmann::json& stages = (*line)["stages_us_per_step"];
+  for (size_t i = 0; i < end.stages.size() && i < begin.stages.size(); ++i) {
+    const double taken = end.stages[i].total_s() - begin.stages[i].total_s();
+    stages[end.stages[i].stage()] = share(1e6 * taken, steps);
+  }
   // The share of the time that the training thread waits for data and for rows.
   (*line)["wait_share"] = share(end.wait_s - begin.wait_s, seconds);
   (*line)["bytes_pulled_per_step"] =
@@ -207,8 +213,6 @@ void WorkerProgress::OnReport(const TrainerReport& report) {
     }
     if (report.window_global_samples > 0) {
       line["samples_per_s"] = samples_per_s_;
-      nlohmann::json& stages = line["stages_mean_us"];
-      for (const StageStats& stage : Stages()) stages[stage.stage()] = stage.mean_us();
       AddWindow(seconds, &line);
     }
   }
@@ -360,6 +364,7 @@ WorkerStats WorkerProgress::Stats() const {
   stats.set_worker_rank(rank_.value());
   stats.set_uptime_s(UptimeSeconds());
   stats.set_resident_bytes(ResidentBytes());
+  stats.set_clock_ns(MonotonicNanos());
   absl::MutexLock lock(&mutex_);
   stats.set_step(report_.steps);
   stats.set_samples(report_.samples);
@@ -381,6 +386,7 @@ WorkerStats WorkerProgress::Stats() const {
   if (watched_.trainer != nullptr) {
     stats.set_max_staleness(watched_.trainer->staleness().max());
     stats.set_mean_staleness(watched_.trainer->staleness().mean());
+    watched_.trainer->stages().step.Snapshot().CopyTo(stats.mutable_step_time());
   }
   if (watched_.pipeline != nullptr) {
     const BatchReader::Progress read = watched_.pipeline->progress();

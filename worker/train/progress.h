@@ -124,6 +124,7 @@ class WorkerProgress {
     PsSessionStats session;
     CopiedBytes copied;
     CacheCounts cache;
+    std::vector<StageStats> stages;
   };
   uint64_t BytesPulled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return watched_.session == nullptr ? 0 : watched_.session->stats().bytes_pulled;

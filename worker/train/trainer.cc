@@ -239,6 +239,10 @@ absl::Status Trainer::CountStep(StepContext* context) {
                                                    ": the loss is ", loss,
                                                    "; nothing of this step was pushed", kRateHint));
   }
+  if (step_watch_.has_value()) {
+    stages_.step.Record(absl::ToInt64Microseconds(step_watch_->Elapsed()));
+  }
+  step_watch_.emplace();
   ++report_.steps;
   report_.pass = context->batch->pass + 1;
   report_.learning_rate = context->learning_rate;
@@ -335,6 +339,7 @@ absl::StatusOr<bool> Trainer::StopHere() {
 }
 
 absl::StatusOr<bool> Trainer::EvaluateHere() {
+  step_watch_.reset();
   if (!parts_.evaluate) return true;
   EvaluationPlace place;
   place.step = Step(report_.steps - 1);

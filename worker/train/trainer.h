@@ -24,6 +24,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -130,6 +131,8 @@ class Trainer {
   StalenessMeter staleness_;
   TrainerReport report_;
   Step evaluated_ = kNoStep;  // The last step whose evaluation is over.
+  // The time since the end of the last step; empty: none has ended since training began or went on.
+  std::optional<Stopwatch> step_watch_;
   uint64_t new_samples_ = 0;
   double window_loss_sum_ = 0;
   uint64_t window_loss_samples_ = 0;

@@ -21,6 +21,8 @@ struct TrainerStages {
   StageTimer apply_dense;          // where the dense parameters live here
   StageTimer push_dense;           // else; where they are exchanged, with the update of the slice
   StageTimer report;
+  // From the end of a step to that of the next, without what an evaluation takes between them.
+  LatencyHistogram step;
 };
 
 // What is done so far. The window is what was done since the report before.
