@@ -117,7 +117,7 @@ struct ReportTrainingDone {};
 struct ReportStart {  // `event` is "resume" or "rollback"; training goes on from `start`.
   std::string event, reason;
   GenerationStart start;
-  std::string process;  // Of a rollback: the first process that was lost; "": none was.
+  std::string process;  // The first process that was lost before a rollback; "": none was.
 };
 struct ReportLimit {  // A limit of the job file was reached.
   std::string field, reason;

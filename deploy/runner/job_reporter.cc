@@ -25,8 +25,10 @@ absl::StatusOr<std::unique_ptr<JobReporter>> JobReporter::Create(const Job& job,
   auto reporter = std::unique_ptr<JobReporter>(new JobReporter(job, options, directory, observer));
   ASSIGN_OR_RETURN(reporter->metrics_, MetricsLog::Create(directory.File("metrics.jsonl")));
   reporter->last_checkpoint_ = options.start.base;
-  reporter->Append({{"event", "started"}, {"time", absl::ToUnixSeconds(absl::Now())},
-                    {"host", HostName()}, {"version", THERMOCLINE_VERSION}});
+  reporter->Append({{"event", "started"},
+                    {"time", absl::ToUnixSeconds(absl::Now())},
+                    {"host", HostName()},
+                    {"version", THERMOCLINE_VERSION}});
   if (!options.hot_rows.is_null()) {
     Json pack = {{"event", "pack"}};
     pack.update(options.hot_rows);

@@ -436,6 +436,9 @@ class CheckpointTest(ProcessTest):
         self.assertEqual((summary['rollbacks'], summary['generation']), (1, 2))
         rollback, = self.events('rollback')
         self.assertEqual(rollback['step'] % 20, 0)
+        self.assertEqual(rollback['process'], 'worker 1')
+        started = self.events('started')[0]
+        self.assertLess(abs(time.time() - started['time']), 3600)
 
     def test_a_damaged_log_takes_the_job_back(self):
         undisturbed = self.undisturbed()
