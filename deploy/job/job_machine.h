@@ -108,8 +108,8 @@ class JobMachine {
   struct Cause {
     GenerationOutcome::What what = GenerationOutcome::What::kTrained;
     absl::Status status;
-    std::string reason;      // Set where going back may help.
-    bool is_script = false;  // A script failed, and nothing else is known to have caused it.
+    std::string reason;        // Set where going back may help.
+    bool is_script = false;    // A script failed, and nothing else is known to have caused it.
     std::string process = {};  // The process that was lost; "": none was.
   };
 

@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import time
 import unittest
 
 from harness import (THERMOCLINE, WORKER, ProcessTest, children, manifest_of, set_signals,
