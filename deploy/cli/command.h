@@ -62,6 +62,7 @@ void AddSubmit(CLI::App* app, Action* action);
 void AddJobs(CLI::App* app, Action* action);
 void AddStop(CLI::App* app, Action* action);
 void AddStats(CLI::App* app, Action* action);
+void AddReport(CLI::App* app, Action* action);
 void AddCheckpoint(CLI::App* app, Action* action);
 void AddCertificates(CLI::App* app, Action* action);
 void AddBench(CLI::App* app, Action* action);

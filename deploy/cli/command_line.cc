@@ -227,6 +227,7 @@ int RunCommandLine(const std::vector<std::string>& arguments) {
   AddJobs(&app, &action);
   AddStop(&app, &action);
   AddStats(&app, &action);
+  AddReport(&app, &action);
   AddCheckpoint(&app, &action);
   AddCertificates(&app, &action);
   AddBench(&app, &action);

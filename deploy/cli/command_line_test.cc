@@ -52,6 +52,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"jobs"},
     {"stop"},
     {"stats"},
+    {"report"},
     {"checkpoint"},
     {"checkpoint", "list"},
     {"checkpoint", "verify"},

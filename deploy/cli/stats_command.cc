@@ -1,5 +1,4 @@
 // thermocline stats: what servers and workers are doing.
-#include <google/protobuf/util/json_util.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@
 #include "deploy/cli/console.h"
 #include "deploy/processes/run_directory.h"
 #include "deploy/report/format.h"
+#include "deploy/report/left_stats.h"
 #include "deploy/report/metrics_log.h"
 #include "deploy/report/stats_table.h"
 #include "deploy/report/summary.h"
@@ -110,62 +110,14 @@ absl::StatusOr<Targets> TargetsOf(const StatsFlags& flags, const std::string& ru
   return targets;
 }
 
-struct Reports {
-  std::vector<ServerReport> servers;
-  std::vector<WorkerReport> workers;
-};
-
-template <typename Stats>
-absl::StatusOr<Stats> StatsFromJson(const Json& json) {
-  google::protobuf::util::JsonParseOptions options;
-  // A file may be of another version, and a worker's has more than its stats.
-  options.ignore_unknown_fields = true;
-  Stats stats;
-  if (google::protobuf::util::JsonStringToMessage(json.dump(), &stats, options).ok()) return stats;
-  return absl::DataLossError("its stats can't be read");
-}
-
-// A worker's file of an earlier build has no rank, counts steps under another name, and has stages
-// and phases as objects by name. What can't be shown as it was is left out.
-Json OfThisBuild(uint32_t rank, Json worker) {
-  if (!worker.contains("stages") || !worker["stages"].is_object()) return worker;
-  worker.erase("stages");
-  worker.erase("exchange");
-  worker["worker_rank"] = rank;
-  if (worker.contains("steps")) worker["step"] = worker["steps"];
-  return worker;
-}
-
-// The last stats of the processes of a run that has ended.
-Reports ReportsLeftIn(const std::string& run_dir) {
-  Reports reports;
-  const Json left = ReadJsonFile(run_dir + "/server_stats.json");
-  if (left.is_object() && left.contains("servers")) {
-    for (const Json& server : left["servers"]) {
-      reports.servers.push_back({TextAt(server, "address"), absl::UnknownError("")});
-      if (server.is_object() && server.contains("stats")) {
-        reports.servers.back().stats = StatsFromJson<ServerStats>(server["stats"]);
-      } else {
-        reports.servers.back().stats = absl::UnavailableError(TextAt(server, "error"));
-      }
-    }
-  }
-  for (uint32_t rank = 0;; ++rank) {
-    const Json json = ReadJsonFile(absl::StrCat(run_dir, "/worker-", rank, ".json"));
-    if (!json.is_object()) return reports;
-    reports.workers.push_back(
-        {absl::StrCat("worker ", rank), StatsFromJson<WorkerStats>(OfThisBuild(rank, json))});
-  }
-}
-
 // Whether all processes of the run are gone. Runs without a lock (`bench train`) count as running.
 bool HasEnded(const std::string& run_dir) {
   return std::filesystem::exists(run_dir + "/lock") && !RunLock::IsHeld(run_dir);
 }
 
 // Asks all at once.
-Reports Ask(const Targets& targets) {
-  Reports reports;
+StatsSnapshot Ask(const Targets& targets) {
+  StatsSnapshot reports;
   for (const std::string& address : targets.servers) {
     reports.servers.push_back({address, absl::UnknownError("not asked")});
   }
@@ -188,12 +140,12 @@ Reports Ask(const Targets& targets) {
 }
 
 // Whether every server answered; workers end earlier and may be gone.
-bool AllServersAnswered(const Reports& reports) {
+bool AllServersAnswered(const StatsSnapshot& reports) {
   return std::all_of(reports.servers.begin(), reports.servers.end(),
                      [](const ServerReport& report) { return report.stats.ok(); });
 }
 
-bool NoServerAnswered(const Reports& reports) {
+bool NoServerAnswered(const StatsSnapshot& reports) {
   return std::none_of(reports.servers.begin(), reports.servers.end(),
                       [](const ServerReport& report) { return report.stats.ok(); });
 }
@@ -214,7 +166,7 @@ Json SlowHostsOf(const std::string& run_dir) {
 }
 
 // One document a line where more follow.
-std::string RenderJson(const Reports& reports, const Json& slow_hosts, bool one_line) {
+std::string RenderJson(const StatsSnapshot& reports, const Json& slow_hosts, bool one_line) {
   Json json = Json::parse(StatsToJson(reports.servers, reports.workers));
   if (!slow_hosts.is_null()) json["slow_hosts"] = slow_hosts;
   return json.dump(one_line ? -1 : 2);
@@ -226,7 +178,7 @@ std::string RenderSlowHosts(const Json& slow_hosts) {
   return text;
 }
 
-std::string RenderTables(const Reports& reports) {
+std::string RenderTables(const StatsSnapshot& reports) {
   std::string text =
       absl::StrCat(RenderServerStats(reports.servers), "\n", RenderTableStats(reports.servers));
   if (!reports.workers.empty()) {
@@ -252,7 +204,7 @@ int ShowEnded(const std::string& run_dir, bool as_json, bool one_line) {
   const bool trained = done || (tail.end.has_value() && tail.end->contains("has_summary") &&
                                 (*tail.end)["has_summary"] == true);
   const Json summary = ReadJsonFile(run_dir + "/summary.json");
-  const Reports reports = ReportsLeftIn(run_dir);
+  const StatsSnapshot reports = ReadLeftStats(run_dir);
   if (as_json) {
     Json json = Json::parse(StatsToJson(reports.servers, reports.workers));
     json["ended"] = {
@@ -288,7 +240,7 @@ int RunStats(const StatsFlags& flags) {
     // Read each time: a job that goes back to a checkpoint starts other servers.
     const auto targets = TargetsOf(flags, *run_dir);
     if (!targets.ok()) return Complain(targets.status().message(), kExitUsage);
-    const Reports reports = Ask(*targets);
+    const StatsSnapshot reports = Ask(*targets);
     const Json slow_hosts = SlowHostsOf(*run_dir);
     if (flags.json) {
       std::printf("%s\n", RenderJson(reports, slow_hosts, /*one_line=*/flags.watch).c_str());

@@ -25,6 +25,13 @@
 namespace thermocline {
 namespace {
 
+// The last lines about a run: where its files are, and what shows them.
+std::string WhereItIs(const RunSetup& setup) {
+  const std::string& run_dir = setup.directory.path();
+  return absl::StrCat("run directory: ", run_dir, "\nreport: thermocline report ",
+                      ShellWord(run_dir));
+}
+
 std::string ResumeCommandOf(const RunSetup& setup) {
   const std::string& run_dir = setup.directory.path();
   const std::string command = absl::StrCat("thermocline train --resume --run-dir ", run_dir);
@@ -147,15 +154,14 @@ int RunTrain(const TrainFlags& flags) {
   }
   const auto result = RunJobOnConsole(setup->job, setup->options, setup->directory, &signals);
   const auto fail = [&](const absl::Status& why) {
-    ReportFailure(absl::StrCat("job ", setup->job.name(), ": ", why.message(), "\nrun directory: ",
-                               setup->directory.path(), HowToGoOn(*setup, flags, why)),
+    ReportFailure(absl::StrCat("job ", setup->job.name(), ": ", why.message(), "\n",
+                               WhereItIs(*setup), HowToGoOn(*setup, flags, why)),
                   &signals);
     return kExitFailed;
   };
   if (!result.ok()) return fail(result.status());
-  const std::string text =
-      absl::StrCat("\n", RenderServerStats(result->servers), "\n", RenderSummary(result->summary),
-                   "run directory: ", setup->directory.path(), "\n");
+  const std::string text = absl::StrCat("\n", RenderServerStats(result->servers), "\n",
+                                        RenderSummary(result->summary), WhereItIs(*setup), "\n");
   const int requests = signals.stop_requests();
   Console(STDOUT_FILENO, &signals).Write(text);
   if (!result->shortfall.ok()) return fail(result->shortfall);

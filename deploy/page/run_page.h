@@ -14,15 +14,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "deploy/report/stats_table.h"
+#include "deploy/report/left_stats.h"
 
 namespace thermocline {
-
-// What the processes of a job have answered to one question after their stats.
-struct StatsSnapshot {
-  std::vector<ServerReport> servers;  // [num_servers]
-  std::vector<WorkerReport> workers;  // [num_workers], by rank
-};
 
 // The page of one run, which follows the run's files while the job writes them. Not thread-safe.
 class RunPage {

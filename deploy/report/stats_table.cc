@@ -20,15 +20,6 @@ using Rows = std::vector<std::vector<std::string>>;
 // Shorter waits are the normal course of a step.
 constexpr double kWaitWorthSayingSeconds = 1;
 
-const RpcStats* FindRpc(const ServerStats& stats, const std::string& method) {
-  for (const RpcStats& rpc : stats.rpcs()) {
-    // "Pull" or "/thermocline.ParameterServer/Pull"
-    const size_t slash = rpc.method().rfind('/');
-    if (rpc.method().substr(slash == std::string::npos ? 0 : slash + 1) == method) return &rpc;
-  }
-  return nullptr;
-}
-
 std::string Percentiles(const ServerStats& stats, const std::string& method) {
   const RpcStats* rpc = FindRpc(stats, method);
   if (rpc == nullptr || rpc->latency().count() == 0) return "-";
@@ -105,6 +96,15 @@ std::string PhaseText(const WorkerPhase& phase) {
 }
 
 }  // namespace
+
+const RpcStats* FindRpc(const ServerStats& stats, const std::string& method) {
+  for (const RpcStats& rpc : stats.rpcs()) {
+    // "Pull" or "/thermocline.ParameterServer/Pull"
+    const size_t slash = rpc.method().rfind('/');
+    if (rpc.method().substr(slash == std::string::npos ? 0 : slash + 1) == method) return &rpc;
+  }
+  return nullptr;
+}
 
 std::string RenderServerStats(const std::vector<ServerReport>& servers) {
   Rows rows = {{"server", "up", "step", "rows", "tables", "process", "pull p50 / p99",

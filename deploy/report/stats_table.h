@@ -22,6 +22,9 @@ struct WorkerReport {
   absl::Duration took;  // Until the answer.
 };
 
+// The figures of a method, such as "Pull"; nullptr where it was never called.
+const RpcStats* FindRpc(const ServerStats& stats, const std::string& method);
+
 // One line a server.
 std::string RenderServerStats(const std::vector<ServerReport>& servers);
 // One line a table, summed over the servers; the dense tensors share one. Empty if there are
