@@ -7,8 +7,9 @@
 #   deploy/setup.sh [--tests] [--newest-pytorch] [--check]
 #
 # --tests           also what single tests need and are skipped without: PyTorch with a fast BLAS, and what runs
-#                   notebooks (150 MB to download, 600 MB on disk), Slurm, sshd and busybox (80 MB on disk), and from
-#                   PyPI a small S3 server (moto, 60 MB)
+#                   notebooks (150 MB to download, 600 MB on disk), Chromium, in which reports are looked at (110 MB to
+#                   download, 350 MB on disk), Slurm, sshd and busybox (80 MB on disk), and from PyPI a small S3 server
+#                   (moto, 60 MB)
 # --newest-pytorch  the newest PyTorch of PyPI, in a virtual environment of its own: tests/run.sh then runs the tests of
 #                   the Python package with it, too. PyPI has it with CUDA alone: 3 GB to download, 5.5 GB on disk
 # --check           only says which packages are missing; exit code 1 if any is
@@ -52,7 +53,7 @@ packages=(
 cluster=()
 if $tests; then
   # Without OpenBLAS, Debian's PyTorch multiplies matrices with a slow reference library.
-  packages+=(python3-torch libopenblas0-pthread python3-nbclient python3-ipykernel)
+  packages+=(python3-torch libopenblas0-pthread python3-nbclient python3-ipykernel chromium)
   cluster=(slurmctld slurmd slurm-client munge openssh-server openssh-client iproute2 busybox-static)
 fi
 

@@ -504,7 +504,7 @@ function sortable(caption, columns, data, {first = 14, span = 12, order = null, 
       el('button', {title: c.title, onclick: () => { up = by === c ? !up : !!c.text; by = c; fill(); head.children[columns.indexOf(c)].firstChild.focus(); }}, c.name))));
     body.replaceChildren(...rows.slice(0, all ? n : first).map(i => el('tr', {}, columns.map((c, k) => {
       const v = data[c.key][i], text = v == null || v === '' ? '' : c.form ? c.form(v) : String(v);
-      const share = c.share && v ? Math.min(100, 100 * v / Math.max(...data[c.key].filter(x => x != null))) : null;
+      const share = c.share && v ? Math.min(100, 100 * v / (c.most || Math.max(...data[c.key].filter(x => x != null)))) : null;
       return el(k ? 'td' : 'th', {scope: k ? null : 'row', class: (c.text ? 'text ' : '') + (c.long ? 'long ' : '') + (share ? 'share' : ''), style: share ? {backgroundSize: share.toFixed(1) + '% 74%'} : {}}, text);
     }))));
     more.textContent = all ? 'Show fewer' : `Show all ${group(n)}`;
@@ -632,6 +632,49 @@ function runTables(run, i) {
 }
 // Of two runs, the tables of the same kind stand side by side.
 const byKind = lists => lists[0].flatMap((_, k) => lists.map(list => list[k])).filter(Boolean);
+// What a budget of device memory for hot rows is worth: shares of all lookups and samples, over the budget.
+class BudgetCurve {
+  constructor(curve, title) {
+    this.curve = curve;
+    this.plot = el('div', {class: 'plot', style: {cursor: 'auto'}});
+    const lines = this.lines(), rows = curve.budget_bytes.map((b, i) => el('tr', {}, el('th', {scope: 'row'}, bytes(b)), el('td', {}, group(curve.hot_rows[i] || 0)), lines.map(s => el('td', {}, percent(s.y[i])))));
+    const at = i => `${bytes(curve.budget_bytes[i])}: ${percent(curve.lookup_share[i])} of the lookups`;
+    this.root = el('section', {class: 'chart c6'}, el('h3', {}, title), el('div', {class: 'read', 'aria-hidden': 'true'}, lines.map(s => el('span', {}, keyOf(s), s.name))), this.plot,
+      el('details', {}, el('summary', {title: 'as a table'}, el('span', {class: 'sr'}, 'Table. '), el('span', {class: 'sum'}, `${at(0)}; ${at(rows.length - 1)}.`)),
+        el('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': title}, el('table', {}, el('thead', {}, el('tr', {}, ['budget', 'hot rows', ...lines.map(s => s.name)].map(n => el('th', {scope: 'col'}, n)))), el('tbody', {}, rows)))));
+    new ResizeObserver(() => this.draw()).observe(this.plot);
+  }
+  lines() {
+    return [{name: 'lookups of hot rows', run: 0, y: this.curve.lookup_share}, {name: 'samples of hot rows alone', run: 1, y: this.curve.sample_share}].filter(s => s.y.some(v => v != null));
+  }
+  draw() {
+    const width = this.plot.clientWidth, height = 170, left = 44, right = width - 14, bottom = height - 22;
+    if (!width) return;
+    const xs = this.curve.budget_bytes.map(b => Math.log2(Math.max(1, b))), lo = Math.min(...xs), hi = Math.max(...xs);
+    const sx = x => hi > lo ? left + 16 + (x - lo) / (hi - lo) * (right - left - 32) : (left + right) / 2, sy = v => 8 + (1 - v) * (bottom - 8);
+    const root = svg('svg', {height, viewBox: `0 0 ${width} ${height}`, 'aria-hidden': 'true'});
+    for (const v of [0, .25, .5, .75, 1]) root.append(svg('line', {x1: left, x2: right, y1: sy(v), y2: sy(v), stroke: 'var(--grid)'}), svg('text', {x: left - 6, y: sy(v) + 4, 'text-anchor': 'end'}, 100 * v + '%'));
+    let free = -Infinity;
+    xs.forEach((x, i) => {
+      if (sx(x) - 30 < free) return;
+      free = sx(x) + 34;
+      root.append(svg('text', {x: sx(x), y: bottom + 16, 'text-anchor': 'middle'}, bytes(this.curve.budget_bytes[i])));
+    });
+    for (const s of this.lines()) {
+      const color = s.run ? 'var(--b)' : 'var(--a)';
+      root.append(svg('path', {d: xs.map((x, i) => `${i ? 'L' : 'M'}${sx(x).toFixed(1)} ${sy(s.y[i] || 0).toFixed(1)}`).join(''), fill: 'none', stroke: color, 'stroke-width': 1.6, 'stroke-dasharray': s.run ? '6 3' : null}));
+      xs.forEach((x, i) => root.append(svg('circle', {cx: sx(x), cy: sy(s.y[i] || 0), r: 3, fill: 'var(--panel)', stroke: color, 'stroke-width': 1.5})));
+    }
+    this.plot.replaceChildren(root);
+  }
+}
+function foundInData(run, i) {
+  const f = run.found || {}, columns = f.columns || {name: []}, hot = f.hot_tables || {name: []};
+  return [f.curve ? new BudgetCurve(f.curve, named(i, many() ? 'hot rows by budget' : 'Hot rows by their budget (calibrate)')).root : null,
+    sortable(named(i, 'hot rows by table'), [{name: 'table', key: 'name', text: true, always: true}, {name: 'rows seen', key: 'rows', form: group}, {name: 'hot rows', key: 'hot_rows', form: group, share: true}, {name: 'of its lookups', key: 'lookup_share', form: percent, share: true, most: 1}], hot, {span: 6}),
+    sortable(named(i, 'skew of the log’s columns (inspect)'), [{name: 'column', key: 'name', text: true, always: true}, {name: 'distinct', key: 'distinct', form: group}, {name: 'top 1%', key: 'top_share', form: percent, share: true, most: 1, title: 'the share of lookups that the most frequent 1% of the ids take'},
+      {name: 'once', key: 'once_share', form: percent, share: true, most: 1, title: 'the share of ids that occur once'}], columns, {span: 6})];
+}
 function eventList(run, i) {
   const e = run.events;
   return sortable(named(i, many() ? 'events' : 'Events, the newest first'), [{name: 'time', key: 't', form: time, always: true}, {name: 'event', key: 'kind', text: true}, {name: '', key: 'text', text: true, long: true}],
@@ -683,6 +726,8 @@ function build() {
     return line.root;
   })), events);
   parts.push(tables);
+  const found = runs.flatMap(foundInData).filter(Boolean);
+  if (found.length) parts.push(el('h2', {}, 'What is in the data'), el('div', {class: 'grid'}, found));
   const jobs = runs.filter(r => r.job.text);
   if (jobs.length) parts.push(el('h2', {}, 'The job'), jobs.map(r => el('details', {class: 'panel'}, el('summary', {}, `${many() ? r.label + ': ' : ''}job.textproto, with all defaults`), el('pre', {class: 'job', tabindex: 0}, foldJob(r.job.text)))));
   app.replaceChildren(el('header', {class: 'bar'}, el('div', {class: 'in'}, controls.names, controls.lost, hasLines || report.live ? [el('div', {class: 'seg', role: 'group', 'aria-label': 'what is shown'}, reset, latest), el('div', {class: 'seg', role: 'group', 'aria-label': 'horizontal axis'}, axes)] : null), controls.meter),

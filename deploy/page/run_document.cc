@@ -205,6 +205,7 @@ Json MakeRunDocument(const RunHistory& history, const RunFiles& files, bool has_
   run["event_counts"] = history.event_counts;
   run["tables"] = TableColumns(files.stats);
   run["processes"] = ProcessColumns(files);
+  run["found"] = FoundInData(history, files);
   return run;
 }
 

@@ -35,6 +35,10 @@ nlohmann::ordered_json TableColumns(const StatsSnapshot& stats);
 // with the most rows, and the slowest.
 nlohmann::ordered_json ProcessColumns(const RunFiles& files);
 
+// {"columns": the skew of the log's columns; "hot_tables": how many rows of each table are hot;
+// "curve": what a budget for hot rows is worth}, each as columns; null where no file has it.
+nlohmann::ordered_json FoundInData(const RunHistory& history, const RunFiles& files);
+
 // "compare": what differs between two runs, {"figures": [[name, text, text]], "fields": [[path,
 // value, value]], "num_fields"}; null stands for what one lacks. `a` and `b`: their documents.
 // Where one has no job, there are no fields, and "num_fields" is null.

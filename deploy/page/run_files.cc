@@ -63,6 +63,9 @@ RunFiles ReadRunFiles(const std::string& run_dir) {
         "summary.json is cut short or damaged: the figures are those of the last lines of "
         "metrics.jsonl.");
   }
+  files.inspection = ReadJsonFile(run_dir + "/inspection.json");
+  std::ifstream calibration(run_dir + "/calibration.json");
+  if (calibration) files.calibration = Json::parse(calibration, nullptr, false);
   const Json places = ReadJsonFile(run_dir + "/hosts.json");
   if (places.is_object()) {
     for (const auto& [process, place] : places.items()) {

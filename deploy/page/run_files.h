@@ -16,10 +16,12 @@ namespace thermocline {
 // Any of the files may be missing or damaged; the notes say which, and what the page lacks for it.
 struct RunFiles {
   std::string run_dir;
-  std::string job_text;                      // job.textproto; "": it can't be read.
-  std::optional<Job> job;                    // The same, where it is a job.
-  nlohmann::ordered_json summary;            // summary.json; null: there is none.
-  StatsSnapshot stats;                       // What the processes answered or left.
+  std::string job_text;                // job.textproto; "": it can't be read.
+  std::optional<Job> job;              // The same, where it is a job.
+  nlohmann::ordered_json summary;      // summary.json; null: there is none.
+  nlohmann::ordered_json inspection;   // What `inspect --json` printed; null: there is none.
+  nlohmann::ordered_json calibration;  // What `calibrate --json` printed; null: there is none.
+  StatsSnapshot stats;                 // What the processes answered or left.
   std::map<std::string, std::string> hosts;  // Where a process ran last, by its name.
   std::string resume_command;
   bool is_locked = false;  // The launcher or one of its processes runs.

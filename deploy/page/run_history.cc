@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -31,6 +32,11 @@ std::string Shortened(std::string text, size_t most) {
   while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80) --most;
   text.resize(most);
   return text + "…";
+}
+
+bool NeedsStep(const std::string& kind) {
+  return kind == "progress" || kind == "workers" || kind == "eval" || kind == "checkpoint" ||
+         kind == "rollback" || kind == "resume";
 }
 
 // The part of a line that evaluations and checkpoints are shown by.
@@ -89,29 +95,32 @@ bool HistoryReader::Follow(const std::string& path) {
 void HistoryReader::TakeLine(absl::string_view line) {
   if (line.empty()) return;
   ++history_.num_lines;
-  const Json json = Json::parse(line.begin(), line.end(), nullptr, false);
-  if (!TakeEvent(json)) ++history_.bad_lines;
+  if (!TakeEvent(Json::parse(line.begin(), line.end(), nullptr, false))) ++history_.bad_lines;
 }
 
 // Events
 // ------------------------------------------------------------------------------------------------
 
-bool HistoryReader::TakeEvent(const Json& line) {
+bool HistoryReader::TakeEvent(Json line) {
   const auto wall_s = NumberAt(line, "wall_s");
   const std::string kind = wall_s ? TextAt(line, "event") : "";
   if (kind.empty()) return false;
-  const bool has_step = NumberAt(line, "step").has_value();
-  for (const char* needs : {"progress", "workers", "eval", "checkpoint", "rollback", "resume"}) {
-    if (kind == needs && !has_step) return false;
-  }
+  if (NeedsStep(kind) && !NumberAt(line, "step").has_value()) return false;
   if (BeginsLaunch(kind, *wall_s)) BeginLaunch();
   history_.t = std::max(history_.t, base_ + *wall_s);
   RunHistory::Launch& launch = history_.launches.back();
   launch.end = history_.t;
   if (kind == "started") TakeStart(line);
   if (kind != "started" && kind != "pack") launch.has_trained = true;
-  if (kind == "progress") TakeProgress(line);
-  if (kind == "workers") TakeWorkers(line);
+  if (kind == "progress") {
+    TakeProgress(line);
+    history_.last_progress = std::move(line);
+    return true;
+  }
+  if (kind == "workers") {
+    TakeWorkers(line);
+    return true;
+  }
   if (kind == "eval") TakeEvaluation(line);
   if (kind == "decision") TakeDecision(line);
   if (kind == "checkpoint") TakeCheckpoint(line);
@@ -126,7 +135,7 @@ bool HistoryReader::TakeEvent(const Json& line) {
   if (kind == "slow_host") TakeSlowHost(line);
   if (kind == "warning") AddMark("warnings", "warning", TextAt(line, "text"));
   if (kind == "end") TakeEnd(line);
-  if (kind != "progress" && kind != "workers" && kind != "decision") List(kind, line);
+  if (kind != "decision") List(kind, line);
   return true;
 }
 
@@ -165,7 +174,7 @@ void HistoryReader::TakeProgress(const Json& line) {
   Series& series = history_.progress;
   const double step = *NumberAt(line, "step");
   // A run that was begun anew, without a line that says so.
-  if (!series.empty() && series.place(series.size() - 1).step > step) DropBeyond(step);
+  if (!series.empty() && series.place(series.size() - 1).step > step) DropBeyond(step - 1);
   series.Begin({step, history_.t, NumberAt(line, "samples")});
   series.Put("loss", NumberAt(line, "loss"), true);
   series.Put("auc", NumberAt(line, "auc"), true);
@@ -184,7 +193,6 @@ void HistoryReader::TakeProgress(const Json& line) {
       series.Put(absl::StrCat("stage ", name), micros.get<double>(), false);
     }
   }
-  history_.last_progress = line;
   history_.phase.clear();
 }
 

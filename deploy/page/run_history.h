@@ -108,7 +108,7 @@ class HistoryReader {
  private:
   using Json = nlohmann::ordered_json;
 
-  bool TakeEvent(const Json& line);
+  bool TakeEvent(Json line);
   bool BeginsLaunch(const std::string& kind, double wall_s) const;
   void BeginLaunch();
   void TakeStart(const Json& line);

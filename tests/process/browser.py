@@ -84,7 +84,14 @@ class Browser:
             raise RuntimeError(json.dumps(found['exceptionDetails']))
         return found['result'].get('value')
 
+    def visible_text(self):
+        """All text of the page as it is laid out, also without JavaScript."""
+        strings = self.call('DOMSnapshot.captureSnapshot', computedStyles=[])
+        return '\n'.join(strings['strings'][i] for document in strings['documents']
+                         for i in document['layout']['text'] if i >= 0)
+
     def press(self, *keys):
+        """Presses and releases keys by their names ("ArrowLeft", "Home")."""
         for key in keys:
             for kind in ('keyDown', 'keyUp'):
                 self.call('Input.dispatchKeyEvent', type=kind, key=key, code=key)
@@ -123,8 +130,8 @@ class Browser:
         return message
 
 
-def colors_of(png):
-    """How many different bytes the rows of a PNG have, beside those of an even surface: 0 or 1 is a blank one."""
+def bytes_of(png):
+    """How many different bytes the rows of a PNG have, which differ from their neighbours: few on an even surface."""
     data, at = b'', 8
     while at < len(png):
         size, kind = struct.unpack('>I4s', png[at:at + 8])
