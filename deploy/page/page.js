@@ -671,8 +671,8 @@ class BudgetCurve {
 function foundInData(run, i) {
   const f = run.found || {}, columns = f.columns || {name: []}, hot = f.hot_tables || {name: []};
   return [f.curve ? new BudgetCurve(f.curve, named(i, many() ? 'hot rows by budget' : 'Hot rows by their budget (calibrate)')).root : null,
-    sortable(named(i, 'hot rows by table'), [{name: 'table', key: 'name', text: true, always: true}, {name: 'rows seen', key: 'rows', form: group}, {name: 'hot rows', key: 'hot_rows', form: group, share: true}, {name: 'of its lookups', key: 'lookup_share', form: percent, share: true, most: 1}], hot, {span: 6}),
-    sortable(named(i, 'skew of the log’s columns (inspect)'), [{name: 'column', key: 'name', text: true, always: true}, {name: 'distinct', key: 'distinct', form: group}, {name: 'top 1%', key: 'top_share', form: percent, share: true, most: 1, title: 'the share of lookups that the most frequent 1% of the ids take'},
+    sortable(named(i, many() ? 'hot rows by table' : 'Hot rows by table'), [{name: 'table', key: 'name', text: true, always: true}, {name: 'rows seen', key: 'rows', form: group}, {name: 'hot rows', key: 'hot_rows', form: group, share: true}, {name: 'of its lookups', key: 'lookup_share', form: percent, share: true, most: 1}], hot, {span: 6}),
+    sortable(named(i, many() ? 'skew of the log’s columns' : 'Skew of the log’s columns (inspect)'), [{name: 'column', key: 'name', text: true, always: true}, {name: 'distinct', key: 'distinct', form: group}, {name: 'top 1%', key: 'top_share', form: percent, share: true, most: 1, title: 'the share of lookups that the most frequent 1% of the ids take'},
       {name: 'once', key: 'once_share', form: percent, share: true, most: 1, title: 'the share of ids that occur once'}], columns, {span: 6})];
 }
 function eventList(run, i) {
