@@ -11,6 +11,7 @@
 #   lib/        their libraries; lib/libc/ the C library, for machines whose own is older or missing. A link of each
 #               program's name leads to the loader, so that `top` shows the program
 #   jobs/       examples of job files
+#   monitoring/ alert rules for Prometheus, a dashboard for Grafana
 #   python/     for PyTorch: the package thermocline as in the wheel, examples, a loader of exported models
 #
 # The machine needs a Linux kernel of 5.x or newer and an x86-64 CPU with AVX2. THERMOCLINE_BAZEL_FLAGS adds flags to
@@ -73,7 +74,7 @@ cp -r "$built"/python/{*.py,thermocline,examples} "$package/python/"
 find "$package/python" -name __pycache__ -exec rm -rf {} +
 strip --strip-unneeded "$package/python/thermocline/libthermocline.so"
 wheel=$(python3 deploy/wheel.py "$package/python/thermocline" "$version" "$(dirname "$out")")
-cp -r README.md CHANGELOG.md CONTRIBUTING.md docs "$package/"
+cp -r README.md CHANGELOG.md CONTRIBUTING.md docs deploy/monitoring "$package/"
 tar -C "$folder" --owner=0 --group=0 -czf "$out" "thermocline-$version"
 echo "$out: $(du -h "$out" | cut -f1)"
 echo "$wheel: $(du -h "$wheel" | cut -f1)"

@@ -43,8 +43,8 @@ packages=(
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
   g++ clang clang-format libclang-rt-dev
   # Libraries.
-  libabsl-dev libcli11-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
-  libdnnl-dev librocksdb-dev libssl-dev libzstd-dev nlohmann-json3-dev zlib1g-dev
+  libabsl-dev libcli11-dev libcpp-httplib-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+  libdnnl-dev librocksdb-dev libssl-dev libzstd-dev nlohmann-json3-dev prometheus-cpp-dev zlib1g-dev
   # Tests and benchmarks.
   libgtest-dev libgmock-dev libbenchmark-dev libboost-context-dev libhiredis-dev redis-server openssl
   python3 python3-grpcio python3-protobuf python3-numpy python3-pip python3-venv
@@ -53,7 +53,7 @@ packages=(
 cluster=()
 if $tests; then
   # Without OpenBLAS, Debian's PyTorch multiplies matrices with a slow reference library.
-  packages+=(python3-torch libopenblas0-pthread python3-nbclient python3-ipykernel chromium)
+  packages+=(python3-torch libopenblas0-pthread python3-nbclient python3-ipykernel chromium prometheus)
   cluster=(slurmctld slurmd slurm-client munge openssh-server openssh-client iproute2 busybox-static)
 fi
 

@@ -18,6 +18,7 @@
 #include "common/job/resolved_job.h"
 #include "common/math/sparse_optimizer.h"
 #include "common/math/table_spec.h"
+#include "common/net/host_port.h"
 #include "common/net/rpc.h"
 
 namespace thermocline {
@@ -46,6 +47,12 @@ constexpr uint64_t kMinLogBytes = 1 << 20;
 constexpr uint64_t kMaxWindowSteps = 1024;
 constexpr uint64_t kMaxChunks = 1 << 20;
 constexpr uint64_t kMaxFalls = 1 << 20;
+
+bool IsHostName(absl::string_view name) {
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == '.' || c == '_';
+  });
+}
 
 // Checks what keeps rows on devices: `cache`, `fae`, `calibration`, and tables' placements.
 class DeviceRowsValidator {
@@ -531,7 +538,36 @@ class Validator {
     return DeviceRowsValidator(job_, source_).Run();
   }
 
+  absl::Status CheckHttp() const {
+    const Http& http = job_.cluster().http();
+    if (!job_.cluster().has_http()) return absl::OkStatus();
+    const auto address = ParseHostPort(http.address(), "to serve the job's page at");
+    if (!address.ok()) {
+      return source_.Error("cluster.http.address",
+                           absl::StrCat("is '", http.address(),
+                                        "'; host:port is an address: 127.0.0.1:0 takes a free "
+                                        "port"));
+    }
+    for (const std::string& name : http.allowed_host()) {
+      if (!name.empty() && (IpAddress(WithoutBrackets(name)).has_value() || IsHostName(name))) {
+        continue;
+      }
+      return source_.Error("cluster.http.allowed_host",
+                           absl::StrCat("is '", name, "'; a name without a port is"));
+    }
+    const Tls& tls = job_.cluster().tls();
+    const bool has_tls = tls.automatic() || !tls.directory().empty() || !tls.certificate().empty();
+    if (IsLoopbackHost(address->host) || has_tls || http.insecure()) return absl::OkStatus();
+    return source_.Error(
+        "cluster.http.address",
+        absl::StrCat("is ", http.address(),
+                     ", beyond loopback: who sees the requests sees the token; give cluster.tls "
+                     "(--set cluster.tls.automatic=true makes certificates), or set "
+                     "cluster.http.insecure to send everything in plain text"));
+  }
+
   absl::Status CheckSecurity() const {
+    RETURN_IF_ERROR(CheckHttp());
     const Cluster& cluster = job_.cluster();
     const Tls& tls = cluster.tls();
     const bool any = !tls.certificate().empty() || !tls.private_key().empty() || !tls.ca().empty();

@@ -259,7 +259,24 @@ INSTANTIATE_TEST_SUITE_P(
              "j:22: cluster.tls has files and also automatic or directory; choose one"},
         Case{"servers: 2", "listen_host: \"0.0.0.0\"",
              "j:22: cluster.listen_host is 0.0.0.0, beyond loopback; give cluster.tls, or set "
-             "cluster.insecure to send everything in plain text"}));
+             "cluster.insecure to send everything in plain text"},
+        Case{"servers: 2", "http { }",
+             "j:22: cluster.http.address is ''; host:port is an address: 127.0.0.1:0 takes a free "
+             "port"},
+        Case{
+            "servers: 2", "http { address: \"localhost\" }",
+            "j:22: cluster.http.address is 'localhost'; host:port is an address: 127.0.0.1:0 takes "
+            "a free port"},
+        Case{"servers: 2", "http { address: \"localhost:65536\" }",
+             "j:22: cluster.http.address is 'localhost:65536'; host:port is an address: "
+             "127.0.0.1:0 takes a free port"},
+        Case{
+            "servers: 2", "http { address: \"0.0.0.0:80\" }",
+            "j:22: cluster.http.address is 0.0.0.0:80, beyond loopback: who sees the requests sees "
+            "the token; give cluster.tls (--set cluster.tls.automatic=true makes certificates), or "
+            "set cluster.http.insecure to send everything in plain text"},
+        Case{"servers: 2", "http { address: \"[::1]:0\" allowed_host: \"a:80\" }",
+             "j:22: cluster.http.allowed_host is 'a:80'; a name without a port is"}));
 
 TEST(ValidateJob, OptimizerValuesAreFoundWhereTheyWereWritten) {
   const std::string table = ErrorWith(
@@ -377,6 +394,20 @@ TEST_F(ScriptJobTest, ItsDefaultsAreFilledIn) {
   const auto again = ParseJob(JobToText(*job), "j", {});
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->SerializeAsString(), job->SerializeAsString());
+}
+
+TEST(ValidateJob, ThePageIsBeyondLoopbackWithTlsOrExplicitly) {
+  EXPECT_TRUE(ParseJob(kJob, "j", {"cluster.http.address=localhost:0"}).ok());
+  EXPECT_TRUE(ParseJob(kJob, "j", {"cluster.http.address=[::1]:8080"}).ok());
+  const std::string beyond = "cluster.http.address=10.1.2.3:8080";
+  EXPECT_NE(ErrorOf({beyond, "cluster.insecure=true"}), "");  // It is of processes.
+  EXPECT_TRUE(ParseJob(kJob, "j", {beyond, "cluster.http.insecure=true"}).ok());
+  EXPECT_TRUE(ParseJob(kJob, "j", {beyond, "cluster.tls.automatic=true"}).ok());
+  EXPECT_TRUE(ParseJob(kJob, "j", {beyond, "cluster.tls.directory=d"}).ok());
+  EXPECT_TRUE(ParseJob(kJob, "j",
+                       {"cluster.http={address: 'a:1' insecure: true allowed_host: "
+                        "['Proxy.example', '[::1]', '10.0.0.1']}"})
+                  .ok());
 }
 
 TEST(ValidateJob, BeyondLoopbackIsAllowedWithTlsOrExplicitly) {

@@ -45,6 +45,9 @@ CLI::Validator WholeNumber(int64_t low, int64_t high);
 // without --run-dir.
 void AddJobFlags(CLI::App* command, JobFlags* flags, bool trains, const char* run_dir_help);
 
+// The address of the job's page.
+void AddHttpFlag(CLI::App* command, JobFlags* flags);
+
 // The certificate of a process that connects to a job.
 void AddTlsFlags(CLI::App* command, TlsFiles* files);
 
@@ -66,6 +69,8 @@ void AddReport(CLI::App* app, Action* action);
 void AddCheckpoint(CLI::App* app, Action* action);
 void AddCertificates(CLI::App* app, Action* action);
 void AddBench(CLI::App* app, Action* action);
+// Not listed: the controller of a job starts it.
+void AddHttpChild(CLI::App* app, Action* action);
 
 // Replaces this process by the benchmark of pulls and pushes, with these arguments ("pull" or
 // "push" first), which it parses itself. Returns only if that fails.

@@ -61,6 +61,12 @@ void AddJobFlags(CLI::App* command, JobFlags* flags, bool trains, const char* ru
   }
 }
 
+void AddHttpFlag(CLI::App* command, JobFlags* flags) {
+  AddValue(command, "--http", &flags->http, "HOST:PORT",
+           "serves the job's page, and metrics for Prometheus, instead of cluster.http.address; "
+           "port 0: a free one");
+}
+
 void AddTlsFlags(CLI::App* command, TlsFiles* files) {
   AddValue(command, "--tls-certificate", &files->certificate, "FILE", "PEM file");
   AddValue(command, "--tls-private-key", &files->private_key, "FILE", "PEM file");
@@ -231,6 +237,7 @@ int RunCommandLine(const std::vector<std::string>& arguments) {
   AddCheckpoint(&app, &action);
   AddCertificates(&app, &action);
   AddBench(&app, &action);
+  AddHttpChild(&app, &action);
   AddHelp(&app, &action);
   app.footer(
       "`thermocline help COMMAND` shows the page of a command.\n"

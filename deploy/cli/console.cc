@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/timing.h"
+#include "deploy/http/http_feed.h"
 #include "deploy/report/progress_bar.h"
 
 namespace thermocline {
@@ -42,6 +43,12 @@ std::string StalenessOfOneWorker(const Job& job) {
   return absl::StrCat("train.staleness_steps is ", steps,
                       ": rows may miss the one worker's own last ", Plural(steps, "step"),
                       "; 0 trains in sync");
+}
+
+// A console that is no terminal may be a file that others read: it gets no token.
+std::string PageLine(const HttpFeed& http, bool is_terminal) {
+  if (is_terminal) return absl::StrCat("page: ", http.UrlWithToken());
+  return absl::StrCat("page: ", http.url(), " (token: ", http.token_file(), ")");
 }
 
 // Where a scan of checkpoints is shown.
@@ -131,6 +138,9 @@ absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobOptions& opti
   out.TryWrite(Line(absl::StrCat(
       "job ", job.name(), ": ", Plural(job.cluster().servers(), "server"), ", ",
       Plural(job.cluster().workers(), "worker"), ", run directory ", directory.path())));
+  if (options.http != nullptr) {
+    out.TryWrite(Line(PageLine(*options.http, out.is_terminal())));
+  }
   if (const std::string staleness = StalenessOfOneWorker(job); !staleness.empty()) {
     out.TryWrite(Line(staleness));
   }

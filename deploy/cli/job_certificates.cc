@@ -1,9 +1,5 @@
 #include "deploy/cli/job_certificates.h"
 
-#include <ifaddrs.h>
-#include <netdb.h>
-#include <netinet/in.h>
-
 #include <string>
 #include <vector>
 
@@ -17,6 +13,7 @@
 #include "common/net/rpc.h"
 #include "common/net/tls_files.h"
 #include "common/net/x509.h"
+#include "deploy/http/host_names.h"
 
 namespace thermocline {
 namespace {
@@ -24,35 +21,6 @@ namespace {
 // In the run directory. Longer than a run takes from one start to the next.
 constexpr char kCertificates[] = "certificates";
 constexpr absl::Duration kCertificateLifetime = absl::Hours(24 * 365);
-
-// Under which agents may look for a controller on this machine: its names, and the addresses of its
-// interfaces.
-std::vector<std::string> NamesOfThisHost() {
-  std::vector<std::string> names = {"localhost"};
-  if (!HostName().empty()) names.push_back(HostName());
-  addrinfo hints = {}, *found = nullptr;
-  hints.ai_flags = AI_CANONNAME;
-  if (getaddrinfo(HostName().c_str(), nullptr, &hints, &found) == 0) {
-    if (found->ai_canonname != nullptr) names.emplace_back(found->ai_canonname);
-    freeaddrinfo(found);
-  }
-  ifaddrs* interfaces = nullptr;
-  if (getifaddrs(&interfaces) != 0) return names;
-  for (const ifaddrs* each = interfaces; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr) continue;
-    const int family = each->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    char text[NI_MAXHOST] = "";
-    const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    if (getnameinfo(each->ifa_addr, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) {
-      continue;
-    }
-    const std::string address(text);
-    names.push_back(address.substr(0, address.find('%')));  // Without the interface.
-  }
-  freeifaddrs(interfaces);
-  return names;
-}
 
 absl::Status WriteNew(const CertificateAuthority& authority, Role role,
                       const std::vector<std::string>& hosts, absl::Time now,
@@ -84,6 +52,17 @@ absl::Status CheckIsOf(const CertificateAuthority& authority, const std::string&
                    "', and this job is '", job.name(), "': move that folder away"));
 }
 
+// Under which readers look for the job's page, where it is beyond loopback.
+void AddHostsOfPage(const Http& http, std::vector<std::string>* hosts) {
+  const auto address = ParseHostPort(http.address(), "of the job's page");
+  if (!address.ok() || IsLoopbackHost(address->host)) return;
+  for (const std::string& name : NamesOfThisHost()) hosts->push_back(name);
+  hosts->push_back(address->host);
+  for (const std::string& name : http.allowed_host()) {
+    hosts->emplace_back(WithoutBrackets(name));
+  }
+}
+
 // Removes the files, by their names, that an earlier start of this run has made.
 absl::Status RemoveCertificates(const RunDirectory& directory) {
   std::vector<std::string> names = {"ca.key", "ca.pem"};
@@ -105,6 +84,7 @@ absl::Status MakeCertificates(const RunDirectory& directory, Job* job) {
   if (!job->cluster().tls().automatic()) return absl::OkStatus();
   std::vector<std::string> hosts = {"localhost", "127.0.0.1", "::1"};
   if (!IsLoopbackHost(job->cluster().listen_host())) hosts.push_back(job->cluster().listen_host());
+  AddHostsOfPage(job->cluster().http(), &hosts);
   const std::string folder = AbsolutePath(directory.File(kCertificates));
   const std::vector<Role> roles = {Role::kController, Role::kServer, Role::kWorker, Role::kReader};
   job->mutable_cluster()->mutable_tls()->set_directory(folder);
@@ -151,6 +131,7 @@ absl::Status MakeJoinCertificates(const RunDirectory& directory, const std::stri
   ASSIGN_OR_RETURN(const HostPort own, ParseHostPort(listen, "to listen on"));
   std::vector<std::string> hosts = NamesOfThisHost();
   hosts.push_back(own.host);
+  AddHostsOfPage(job->cluster().http(), &hosts);
   return WriteNew(*authority, Role::kController, hosts, now, TlsFilesIn(folder, Role::kController));
 }
 

@@ -51,7 +51,8 @@ absl::StatusOr<Job> LoadChangedJob(const JobFlags& flags, const std::string& def
   for (const auto& [flag, field, value] :
        {std::tuple("--data", "data.path", &flags.data),
         std::tuple("--servers", "cluster.servers", &flags.servers),
-        std::tuple("--workers", "cluster.workers", &flags.workers)}) {
+        std::tuple("--workers", "cluster.workers", &flags.workers),
+        std::tuple("--http", "cluster.http.address", &flags.http)}) {
     if (!value->has_value()) continue;
     overrides.push_back(absl::StrCat(field, "=", **value));
     spellings.emplace_back("--set " + overrides.back(), absl::StrCat(flag, " ", **value));

@@ -17,10 +17,10 @@ namespace thermocline {
 
 // The flags that name a job and change it. An empty text means that its flag was not given.
 struct JobFlags {
-  std::string job;                                    // the job file
-  std::optional<std::string> data, servers, workers;  // values for fields of the job
-  std::vector<std::string> set;                       // "FIELD=VALUE"
-  std::vector<std::string> clear;                     // "FIELD"
+  std::string job;                                          // the job file
+  std::optional<std::string> data, servers, workers, http;  // values for fields of the job
+  std::vector<std::string> set;                             // "FIELD=VALUE"
+  std::vector<std::string> clear;                           // "FIELD"
   bool insecure = false;
   std::string bin_dir;
   std::string run_dir;

@@ -87,7 +87,8 @@ constexpr Named<int64_t> kNumbers[] = {{"notice", &SubmitFlags::notice_s},
                                        {"port", &SubmitFlags::port}};
 constexpr Named<std::optional<std::string>> kJobFields[] = {{"data", &SubmitFlags::data},
                                                             {"servers", &SubmitFlags::servers},
-                                                            {"workers", &SubmitFlags::workers}};
+                                                            {"workers", &SubmitFlags::workers},
+                                                            {"http", &SubmitFlags::http}};
 constexpr Named<std::vector<std::string>> kJobChanges[] = {{"set", &SubmitFlags::set},
                                                            {"clear", &SubmitFlags::clear}};
 
@@ -234,6 +235,7 @@ std::vector<std::string> TrainFlagsOf(const SubmitFlags& flags, const std::strin
   add("--data", flags.data);
   add("--servers", flags.servers);
   add("--workers", flags.workers);
+  add("--http", flags.http);
   for (const std::string& value : flags.set) words.insert(words.end(), {"--set", value});
   for (const std::string& value : flags.clear) words.insert(words.end(), {"--clear", value});
   if (flags.insecure) words.emplace_back("--insecure");
@@ -566,6 +568,7 @@ examples:
   thermocline submit --resume --run-dir /shared/runs/a --nodes 6
   thermocline submit --run-dir /shared/runs/a    # again, one that was stopped before it began)");
   AddJobFlags(command, flags.get(), true, "that all hosts see; default: runs/NAME-TIME");
+  AddHttpFlag(command, flags.get());
   AddValue(command, "--engine", &flags->engine, "ENGINE", "slurm or ssh");
   AddValue(command, "--nodes", &flags->nodes, "N", "on how many hosts; ssh: default all of --hosts")
       ->transform(WholeNumber(1, 4096));

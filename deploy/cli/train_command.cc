@@ -18,6 +18,7 @@
 #include "deploy/cli/run_setup.h"
 #include "deploy/engines/engine.h"
 #include "deploy/engines/scripts.h"
+#include "deploy/http/http_feed.h"
 #include "deploy/plan/job_plan.h"
 #include "deploy/plan/machine.h"
 #include "deploy/report/summary.h"
@@ -119,6 +120,18 @@ int ReportOutcome(const RunSetup& setup) {
                   kExitFailed);
 }
 
+// The job's web server; null: it wants none. An engine's restart goes on without one that can't be
+// had, since the address may be another program's on this host.
+absl::StatusOr<std::unique_ptr<HttpFeed>> OpenPage(const RunSetup& setup, bool restarted,
+                                                   SignalWatch* signals) {
+  if (setup.job.cluster().http().address().empty()) return nullptr;
+  auto opened = HttpFeed::Open(setup.job, setup.directory);
+  if (opened.ok() || !restarted) return opened;
+  ReportFailure(absl::StrCat("the job runs without its page: ", opened.status().message()),
+                signals);
+  return nullptr;
+}
+
 int RunTrain(const TrainFlags& flags) {
   SignalWatch signals;  // before anything starts a thread
   absl::StatusOr<RunSetup> setup = [&] {
@@ -137,6 +150,10 @@ int RunTrain(const TrainFlags& flags) {
     if (!fits.ok()) return Complain(fits.message(), kExitUsage);
   }
   if (!warning.empty()) ReportFailure(warning, &signals);
+
+  const auto http = OpenPage(*setup, flags.restarted, &signals);
+  if (!http.ok()) return Complain(http.status().message(), kExitUsage);
+  setup->options.http = http->get();
 
   if (CountsHotRows(setup->job)) {
     auto found = FindHotRows(setup->job, flags.bin_dir, &signals, STDOUT_FILENO);
@@ -202,6 +219,7 @@ examples:
   thermocline train job.textproto --nodes 4 --listen 10.0.0.1:7070 --run-dir /shared/run)");
   AddJobFlags(command, flags.get(), true,
               "default: runs/NAME-TIME; without --resume it must hold no files");
+  AddHttpFlag(command, flags.get());
   command->add_flag("--resume", flags->resume, "goes on with the run in --run-dir");
   AddValue(command, "--resume-from", &flags->resume_from, "NAME",
            "resumes from this checkpoint (name or path, or \"best\"), not the newest");

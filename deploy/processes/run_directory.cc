@@ -82,9 +82,10 @@ absl::Status SyncNames(const std::filesystem::path& made, const std::filesystem:
 // listened for agents; a folder for its checkpoints, without any. Taking the lock then shows
 // whether it is held.
 bool IsUnused(const std::string& path) {
-  const std::set<std::string> allowed = {"lock",    "submit",           "certificates",
-                                         "hot",     "metrics.jsonl",    "controller.json",
-                                         "HISTORY", "job.textproto.tmp"};
+  const std::set<std::string> allowed = {
+      "lock",          "submit",          "certificates", "hot",
+      "metrics.jsonl", "controller.json", "HISTORY",      "job.textproto.tmp",
+      "http.token",    "http.json",       "http.log"};
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     const std::string name = entry.path().filename().string();

@@ -13,6 +13,8 @@
 //   stop.request         `thermocline stop` asks the job to end
 //   controller.json      of a job over several hosts: where the controller listens for their agents
 //   hosts.json           which process ran on which host, and where its log lies there
+//   http.token           the secret of the job's page
+//   http.json, http.log  where the page is, and the log of the process that serves it
 //   slow_hosts.json      hosts that keep the others waiting (host_watch.h)
 //   lock                 held by the launcher and the processes that it starts
 #ifndef THERMOCLINE_DEPLOY_PROCESSES_RUN_DIRECTORY_H_

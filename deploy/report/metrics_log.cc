@@ -95,6 +95,7 @@ void MetricsLog::WriteLine(nlohmann::ordered_json* json, absl::Duration elapsed)
   Note(file_->Append(absl::StrCat(
            json->dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace), "\n")),
        &file_fails_);
+  if (reader_) reader_(*json);
   if (events_ != nullptr) Note(events_->Append(*json, absl::Now()), &events_fail_);
 }
 

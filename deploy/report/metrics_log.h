@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -76,6 +77,10 @@ class MetricsLog {
   }
   // Every line goes to `events`, too, from now on.
   void AlsoWriteTo(std::unique_ptr<EventFile> events) { events_ = std::move(events); }
+  // The same of a function.
+  void AlsoTell(std::function<void(const nlohmann::ordered_json&)> reader) {
+    reader_ = std::move(reader);
+  }
   // Appends an event of the launcher's own, an object with "event".
   void AppendEvent(nlohmann::ordered_json event, absl::Duration elapsed);
 
@@ -110,6 +115,7 @@ class MetricsLog {
 
   const std::unique_ptr<AppendedFile> file_;
   std::unique_ptr<EventFile> events_;  // null: none
+  std::function<void(const nlohmann::ordered_json&)> reader_;
   bool file_fails_ = false, events_fail_ = false;
   std::string partial_;  // a line that hasn't ended yet
   Progress progress_;

@@ -24,6 +24,9 @@ absl::StatusOr<std::unique_ptr<JobReporter>> JobReporter::Create(const Job& job,
                                                                  const JobObserver& observer) {
   auto reporter = std::unique_ptr<JobReporter>(new JobReporter(job, options, directory, observer));
   ASSIGN_OR_RETURN(reporter->metrics_, MetricsLog::Create(directory.File("metrics.jsonl")));
+  if (options.http != nullptr) {
+    reporter->metrics_->AlsoTell([http = options.http](const Json& line) { http->OnEvent(line); });
+  }
   reporter->last_checkpoint_ = options.start.base;
   reporter->Append({{"event", "started"},
                     {"time", absl::ToUnixSeconds(absl::Now())},

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/timing.h"
+#include "deploy/http/http_feed.h"
 #include "deploy/job/generation.h"
 #include "deploy/job/job_actions.h"
 #include "deploy/processes/run_directory.h"
@@ -52,6 +53,7 @@ struct JobReporterOptions {
   bool is_resumed = false;
   bool writes_checkpoints = false;
   nlohmann::ordered_json hot_rows;  // As JobOptions has it.
+  HttpFeed* http = nullptr;         // It gets each line of metrics.jsonl; null: there is none.
 };
 
 // Not thread-safe.

@@ -112,6 +112,7 @@ class JobRunner {
         directory_(directory),
         signals_(*signals),
         reporter_(*reporter),
+        http_(options.http),
         store_(&disk_, job.checkpoint().directory(), RandomNonces(), kFilesAtOnce),
         supervisor_(signals),
         requests_(directory.path()),
@@ -174,6 +175,9 @@ class JobRunner {
       reporter_.OnWorkers(answered->workers);
       const auto found = hosts_.Look(watch_.Elapsed(), answered->servers, answered->workers);
       reporter_.OnHosts(found, hosts_.slow());
+      if (http_ != nullptr) {
+        http_->OnStats(answered->servers, answered->workers, answered->checkpoint_bytes);
+      }
     }
     CarryOut(machine_.Take(watch_.Elapsed(), event));
   }
@@ -227,6 +231,7 @@ class JobRunner {
   const RunDirectory& directory_;
   SignalWatch& signals_;
   JobReporter& reporter_;
+  HttpFeed* const http_;  // Null: the job has no page.
   const Stopwatch watch_;
   PosixDisk disk_;
   CheckpointStore store_;
@@ -264,6 +269,9 @@ void JobRunner::Collect() {
   }
   if (watch_.Elapsed() < requests_due_) return;
   requests_due_ = watch_.Elapsed() + kRequestPeriod;
+  if (http_ != nullptr) {
+    if (const auto ended = http_->Look()) reporter_.Report(action::Tell{*ended});
+  }
   if (requests_.IsStopRequested() && !std::exchange(is_stop_delivered_, true)) {
     // The command has asked for a checkpoint before.
     mailbox_.Post(event::UserStop{"stopped by `thermocline stop`", false, /*at_once=*/true});
@@ -337,6 +345,7 @@ absl::Status JobRunner::Prepare(const GenerationStart& start, CheckpointManifest
 
 void JobRunner::Do(const action::StartProcess& start) {
   hosts_.OnStart(start.id, start.host);
+  if (http_ != nullptr) http_->OnStart(start.id, start.host);
   const absl::Status started = processes_->Start(start);
   if (!started.ok()) mailbox_.Post(event::NotStarted{start.id, started});
 }
@@ -452,6 +461,7 @@ absl::StatusOr<JobResult> RunJob(const Job& job, const JobOptions& options,
   reporting.start = options.start;
   reporting.is_resumed = options.is_resumed;
   reporting.hot_rows = options.hot_rows;
+  reporting.http = options.http;
   reporting.writes_checkpoints = WritesCheckpoints(job) && !options.eval_only;
   ASSIGN_OR_RETURN(const std::unique_ptr<JobReporter> reporter,
                    JobReporter::Create(job, reporting, directory, observer));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "deploy/http/http_feed.h"
 #include "deploy/job/generation.h"
 #include "deploy/processes/local_processes.h"
 #include "deploy/processes/run_directory.h"
@@ -33,6 +34,7 @@ struct JobOptions {
   // this machine.
   size_t num_hosts = 0;
   std::string listen;
+  HttpFeed* http = nullptr;  // The job's web server, which outlives the run; null: there is none.
 };
 
 // The size of all files in the folders of checkpoints: it changes while servers write. HISTORY,

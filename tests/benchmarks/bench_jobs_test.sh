@@ -1,11 +1,12 @@
 #!/bin/sh
-# bench_jobs_test.sh THERMOCLINE JOB ARMS SWEEP: tiny runs of arms.py and sweep.py must end well, and say what they can't
-# do. Asserts nothing about time.
+# bench_jobs_test.sh THERMOCLINE JOB ARMS SWEEP HTTP: tiny runs of arms.py, sweep.py and compare_http.py must end well,
+# and say what they can't do. Asserts nothing about time.
 set -eu
 thermocline=$1
 job=$2
 arms=$3
 sweep=$4
+http=$5
 out=$(mktemp -d "${TEST_TMPDIR:-/tmp}/bench_jobs_XXXXXX")
 trap 'rm -rf "$out"' EXIT
 fail() {
@@ -44,6 +45,12 @@ grep -q '^batch  *200  *[0-9]' "$out/text" || fail "no line of batch"
 grep -q '^placement  *DEVICE, REMOTE  *[0-9]' "$out/text" || fail "no line of a placement"
 [ "$(grep -c '^placement,' "$out/sweep/sweep.csv")" = 5 ] || fail "sweep.csv has not all placements"
 [ ! -e "$out/sweep/data" ] || fail "the sweep's data are left behind"
+
+# shellcheck disable=SC2086
+"$http" "$out/log" --thermocline "$thermocline" --job "$job" --rounds 1 --period 0.05 -- $small --set train.passes=4 \
+  >"$out/text" || fail "compare_http.py: $(cat "$out/text")"
+cat "$out/text"
+grep -q 'page [0-9.]*%, [1-9][0-9]* scrapes of [0-9]* bytes' "$out/text" || fail "nothing was scraped"
 
 # The kernel takes the links away with the process.
 if [ "$(id -u)" = 0 ] && unshare --net true 2>/dev/null && command -v tc >/dev/null; then
