@@ -120,6 +120,8 @@ class CacheTest(ProcessTest):
         self.assertEqual(set(phase['name'] for phase in phases) & {'rows', 'gradients'},
                          {'rows', 'gradients'})
         self.assertTrue(all(worker['uptime_s'] > 0 for worker in workers))
+        # Where nothing is left to train, no rank leaves before the others know where its data end.
+        self.assertEqual(self.resume()['model_digest'], cached['model_digest'])
 
     def test_rows_on_the_device_stay_or_end_the_job(self):
         uncached = self.train(run_dir=self.run_dir + '-uncached')

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/base/hash.h"
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
@@ -21,6 +22,8 @@ constexpr int kEvaluationContexts = 4;
 // Step contexts beyond those fetched: one computed, one pipelined, one planned next, pushes not yet
 // acknowledged, and one being planned.
 constexpr int kContextsBeyondFetched = 6;
+// Others acknowledge a block within 0.1 s; one that has left by then does so no more.
+constexpr absl::Duration kLeavePatience = absl::Seconds(5);
 
 }  // namespace
 
@@ -114,6 +117,9 @@ absl::Status WorkerRun::MarkLoss(const absl::Status& error) const {
 
 absl::Status WorkerRun::LeaveOthers(Step last) {
   if (exchange == nullptr) return absl::OkStatus();
+  // Where nothing was trained, the servers had applied `last` before: that says nothing of the
+  // block with which this rank's data end, and for which others wait.
+  if (last < options.start_step) exchange->Flush(kLeavePatience);
   RETURN_IF_ERROR(
       exchange->Leave([&](Exchange::Done done) { session.AwaitApplied(last, std::move(done)); }));
   return session.Drain();  // What was asked is needed no more, and is answered all the same.
