@@ -53,6 +53,8 @@ ABSL_FLAG(std::string, checkpoint_root, "",
 ABSL_FLAG(
     std::string, init_root, "",
     "Folder that the checkpoint which the job begins with must lie in; without it no such job");
+ABSL_FLAG(std::string, trace_root, "",
+          "Folder that the job's trace must lie in; without it no job with a trace");
 ABSL_FLAG(uint64_t, incarnation, 0,
           "Counts the processes that serve this index in a generation, from 1: in the names of the "
           "checkpoint files that we write. 0: there is no other");
@@ -170,6 +172,7 @@ int Run() {
   service_options.job_id = absl::GetFlag(FLAGS_job_id);
   service_options.checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root);
   service_options.init_root = absl::GetFlag(FLAGS_init_root);
+  service_options.trace_root = absl::GetFlag(FLAGS_trace_root);
   service_options.handler_threads = absl::GetFlag(FLAGS_handler_threads);
   GrpcServer::Options server_options;
   server_options.address = absl::GetFlag(FLAGS_listen);

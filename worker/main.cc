@@ -2,8 +2,10 @@
 // addresses of the servers. It trains its share of every batch, and rank 0 evaluates.
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +23,7 @@
 #include "common/job/resolved_job.h"
 #include "common/net/grpc_server.h"
 #include "common/net/rpc.h"
+#include "common/trace/process_trace.h"
 #include "worker/exchange/exchange.h"
 #include "worker/exchange/grpc_exchange.h"
 #include "worker/exchange/local_socket.h"
@@ -121,6 +124,21 @@ absl::Status Work(const Job& job, WorkerOptions options, const std::vector<std::
   return WriteResult(absl::GetFlag(FLAGS_result_file), result);
 }
 
+// Begins the trace that the job asks for, unless its steps are over.
+void BeginTrace(const Job& job, const WorkerOptions& options, std::optional<ProcessTrace>* trace) {
+  const Step last(static_cast<int64_t>(job.trace().last_step()));
+  if (!job.has_trace() || options.eval_only || options.start_step > last) return;
+  ProcessTraceOptions traced;
+  traced.directory = options.trace_directory;
+  traced.job = job.name();
+  traced.role = "worker";
+  traced.index = options.rank.value();
+  traced.generation = options.generation;
+  traced.first = Step(static_cast<int64_t>(job.trace().first_step()));
+  traced.last = last;
+  trace->emplace(std::move(traced));
+}
+
 // Listens for the other workers of this host. Returns null if they have to use TCP.
 std::unique_ptr<LocalSocket> ListenLocally(const Job& job, const std::string& address,
                                            GrpcExchangeServer* exchange_server) {
@@ -163,6 +181,9 @@ int Run() {
   options.rank = WorkerRank(absl::GetFlag(FLAGS_rank));
   options.eval_only = absl::GetFlag(FLAGS_eval_only);
   options.data_index.folder = absl::GetFlag(FLAGS_data_index);
+  // The job file lies in the run directory.
+  options.trace_directory =
+      std::filesystem::absolute(absl::GetFlag(FLAGS_job)).parent_path() / kTraceFolder;
   options.data_index.writes = options.rank == WorkerRank(0);
   options.make_device = [](const Job& job) {
     return MakeWorkerDevice(job, absl::GetFlag(FLAGS_local_rank));
@@ -220,7 +241,11 @@ int Run() {
   }
   LogLine(absl::StrCat("worker ", options.rank.value(), " of job '", options.job_id, "', stats on ",
                        (*server)->address()));
+  std::optional<ProcessTrace> trace;
+  BeginTrace(*job, options, &trace);
+  NameTraceThread("train");
   if (status.ok()) status = Work(*job, options, addresses, &exchange_server, &progress);
+  trace.reset();
   // The socket goes first, since another process that gets the address has a socket of the same
   // name.
   if (socket != nullptr) socket->Shutdown(/*grace_ms=*/100);

@@ -8,6 +8,7 @@
 
 #include "common/base/check.h"
 #include "common/base/threads.h"
+#include "common/base/trace.h"
 
 namespace thermocline {
 namespace {
@@ -110,10 +111,14 @@ uint64_t ThreadPool::JoinNext(uint64_t seen) {
 }
 
 void ThreadPool::WorkerLoop(int thread) {
+  NameTraceThread("pool");
   for (uint64_t loop = 0;;) {
     loop = JoinNext(loop);
     if (body_ == nullptr) return;
-    RunCells(*body_, thread);
+    {
+      const TraceSpan span("parallel loop");
+      RunCells(*body_, thread);
+    }
     const uint64_t state = state_.fetch_sub(kOneThread, std::memory_order_acq_rel) - kOneThread;
     if ((state & kThreads) != 0 || IsOpen(state)) continue;
     absl::MutexLock lock(&mutex_);  // The caller looks, then waits, under it.

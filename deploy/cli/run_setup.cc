@@ -27,6 +27,7 @@
 #include "deploy/cli/job_certificates.h"
 #include "deploy/cli/job_files.h"
 #include "deploy/runner/checkpoint_requests.h"
+#include "deploy/trace/trace_merge.h"
 
 namespace thermocline {
 namespace {
@@ -139,6 +140,14 @@ absl::StatusOr<Job> JobToTrain(const TrainFlags& flags, bool resumes) {
         "the job writes no checkpoints (checkpoint.none): there is nothing to resume");
   }
   return job;
+}
+
+// The steps of --trace, or of the job file. Those of an earlier launch are not traced again.
+absl::Status SetTrace(const TrainFlags& flags, bool resumes, Job* job) {
+  if (resumes && !flags.restarted) job->clear_trace();
+  if (flags.trace.empty()) return job->has_trace() ? CheckTrace(job->trace()) : absl::OkStatus();
+  ASSIGN_OR_RETURN(*job->mutable_trace(), ParseTrace(flags.trace));
+  return absl::OkStatus();
 }
 
 absl::Status SetUpHosts(const TrainFlags& flags, const Job& job, JobOptions* options) {
@@ -360,6 +369,7 @@ absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) 
   ASSIGN_OR_RETURN(Job job, JobToTrain(flags, resumes));
   JobOptions options;
   if (!resumes) RETURN_IF_ERROR(FindInit(&job, &options.notices));
+  RETURN_IF_ERROR(SetTrace(flags, resumes, &job));
   ASSIGN_OR_RETURN(options.programs, FindProgramsOf(flags));
   RETURN_IF_ERROR(SetUpHosts(flags, job, &options));
   // Else this machine takes no process of the job.
@@ -424,6 +434,7 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const EvalFlags& flags, ByteScan* scan)
   ASSIGN_OR_RETURN(options.programs, FindProgramsOf(flags));
   std::string origin = DescribeOrigin(job, options.programs.build, base.name, manifest);
   if (!origin.empty()) options.notices.push_back(std::move(origin));
+  job.clear_trace();
   // One worker scores; nothing is written that would have to last.
   job.set_name(manifest.job_id());
   job.mutable_cluster()->set_workers(1);

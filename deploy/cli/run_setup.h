@@ -33,6 +33,7 @@ struct TrainFlags : JobFlags {
   bool other_data = false;
   bool or_begin = false;
   std::string init_from;
+  std::string trace;   // "FIRST:LAST"
   int64_t nodes = 0;   // 0: on this machine
   std::string listen;  // for nodes
 };

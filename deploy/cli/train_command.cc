@@ -233,6 +233,8 @@ examples:
                     "where its run directory has no job file yet");
   AddValue(command, "--init-from", &flags->init_from, "PATH",
            "begins with the model of another run's checkpoint: its path, or the run's");
+  AddValue(command, "--trace", &flags->trace, "FIRST:LAST",
+           "writes RUN_DIR/trace.json: what all processes do in these steps, for Perfetto");
   AddValue(command, "--nodes", &flags->nodes, "N",
            "runs the job over N hosts, on each of which `thermocline node` runs")
       ->check(WholeNumber(1, 1000));

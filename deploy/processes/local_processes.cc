@@ -26,6 +26,7 @@
 #include "common/job/resolved_job.h"
 #include "common/net/host_port.h"
 #include "common/process/child_process.h"
+#include "common/trace/process_trace.h"
 #include "deploy/report/metrics_log.h"
 #include "deploy/report/summary.h"
 
@@ -226,6 +227,10 @@ absl::Status LocalProcesses::StartServer(const action::StartProcess& start) {
       start.address.empty() ? JoinHostPort(job_.cluster().listen_host(), 0) : start.address,
       ProcessFile(directory_, options.name, "port"));
   options.command.push_back(absl::StrCat("--incarnation=", start.id.incarnation));
+  if (job_.has_trace()) {  // Beside the job file, of which all hosts have the same.
+    const auto folder = std::filesystem::path(options_.job_file).parent_path() / kTraceFolder;
+    options.command.push_back(absl::StrCat("--trace_root=", folder.string()));
+  }
   AddTlsFlags(TlsOf(start.id), &options.command);
   if (job_.cluster().durability() != NONE || SpillsRows(job_)) {
     options.command.push_back(

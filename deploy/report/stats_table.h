@@ -14,12 +14,14 @@ namespace thermocline {
 struct ServerReport {
   std::string address;
   absl::StatusOr<ServerStats> stats;
-  absl::Duration took;  // Until the answer.
+  absl::Duration took;   // Until the answer.
+  int64_t asked_ns = 0;  // MonotonicNanos() before the call.
 };
 struct WorkerReport {
   std::string address;
   absl::StatusOr<WorkerStats> stats;
-  absl::Duration took;  // Until the answer.
+  absl::Duration took;   // Until the answer.
+  int64_t asked_ns = 0;  // MonotonicNanos() before the call.
 };
 
 // The figures of a method, such as "Pull"; nullptr where it was never called.

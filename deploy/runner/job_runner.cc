@@ -27,7 +27,10 @@
 #include "common/base/timing.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/disk.h"
+#include "common/disk/file_list.h"
 #include "common/job/resolved_job.h"
+#include "common/trace/process_trace.h"
+#include "common/version/version.h"
 #include "deploy/checkpoints/checkpoint_match.h"
 #include "deploy/checkpoints/resume.h"
 #include "deploy/job/job_events.h"
@@ -38,6 +41,7 @@
 #include "deploy/runner/checkpoint_requests.h"
 #include "deploy/runner/host_watch.h"
 #include "deploy/runner/process_calls.h"
+#include "deploy/trace/job_trace.h"
 
 namespace thermocline {
 namespace {
@@ -103,6 +107,20 @@ JobMachineOptions MachineOptions(const Job& job, const JobOptions& options,
   return machine;
 }
 
+TraceMergeOptions TraceOptions(const Job& job, const JobOptions& options,
+                               const RunDirectory& directory) {
+  TraceMergeOptions trace;
+  trace.job = job.name();
+  trace.run_dir = directory.path();
+  trace.steps = job.trace();
+  trace.workers = job.cluster().workers();
+  trace.servers = job.cluster().servers();
+  trace.has_scripts = job.has_worker();
+  trace.first_generation = options.start.generation;
+  trace.version = THERMOCLINE_VERSION;
+  return trace;
+}
+
 class JobRunner {
  public:
   JobRunner(const Job& job, const JobOptions& options, const RunDirectory& directory,
@@ -118,6 +136,9 @@ class JobRunner {
         requests_(directory.path()),
         machine_(MachineOptions(job, options, directory)) {
     supervisor_.ReadFrom(mailbox_.fd(), [](absl::string_view) {});
+    if (job.has_trace() && !options.eval_only) {
+      trace_ = std::make_unique<JobTrace>(TraceOptions(job, options, directory), &background_);
+    }
   }
 
   // Before Run. Errors: those of listening for nodes.
@@ -158,6 +179,12 @@ class JobRunner {
     }
     return outcome_->status;
   }
+  // Writes the trace of the job, which has ended.
+  void EndTrace() {
+    if (trace_ == nullptr) return;
+    background_.AwaitIdle();
+    TellTrace(trace_->End());
+  }
   // For requests that the job has not answered.
   void RefuseRequests() {
     requests_.RefuseAll(absl::AbortedError(
@@ -173,6 +200,10 @@ class JobRunner {
         reporter_.OnDevice(worker.stats->worker_rank(), worker.stats->device_warning());
       }
       reporter_.OnWorkers(answered->workers);
+      if (trace_ != nullptr) {
+        trace_->OnStatus(answered->servers, answered->workers);
+        TellTrace(trace_->TakeLine());
+      }
       const auto found = hosts_.Look(watch_.Elapsed(), answered->servers, answered->workers);
       reporter_.OnHosts(found, hosts_.slow());
       if (http_ != nullptr) {
@@ -225,6 +256,9 @@ class JobRunner {
     reporter_.Report(report);
   }
   absl::Status WriteAddresses(const action::ReportAddresses& addresses) const;
+  void TellTrace(const std::string& line) {
+    if (!line.empty()) reporter_.Report(action::Tell{line});
+  }
 
   const Job& job_;
   const bool writes_checkpoints_;
@@ -247,6 +281,7 @@ class JobRunner {
   HostWatch hosts_;
   std::unique_ptr<ProcessCalls> calls_;
   std::optional<GenerationOutcome> outcome_;
+  std::unique_ptr<JobTrace> trace_;    // Null: the job has none.
   TaskQueue background_{kMaxThreads};  // Uses all above.
 };
 
@@ -317,7 +352,9 @@ void JobRunner::OnMetrics(absl::string_view data) {
 void JobRunner::Do(const action::Open& open) {
   generation_ = open.start.generation;
   hosts_.BeginGeneration();
-  calls_ = std::make_unique<ProcessCalls>(job_, generation_);
+  calls_ = std::make_unique<ProcessCalls>(job_, generation_,
+                                          AbsolutePath(directory_.File(kTraceFolder)));
+  if (trace_ != nullptr) trace_->BeginGeneration();
   event::Opened opened;
   opened.generation = generation_;
   opened.status = Prepare(open.start, &opened.base);
@@ -469,6 +506,7 @@ absl::StatusOr<JobResult> RunJob(const Job& job, const JobOptions& options,
   absl::Status status = CheckThreads();
   if (status.ok()) status = runner.MakeProcesses(options);
   if (status.ok()) status = runner.Run();
+  runner.EndTrace();
   absl::StatusOr<JobResult> result = reporter->OnEnd(status);
   runner.RefuseRequests();
   return result;

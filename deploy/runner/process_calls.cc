@@ -23,9 +23,10 @@ absl::Status NotThere() { return absl::UnavailableError("the process is not ther
 
 }  // namespace
 
-ProcessCalls::ProcessCalls(const Job& job, uint64_t generation)
+ProcessCalls::ProcessCalls(const Job& job, uint64_t generation, std::string trace_directory)
     : job_(job),
       generation_(generation),
+      trace_directory_(std::move(trace_directory)),
       servers_(job.cluster().servers()),
       workers_(job.cluster().workers()),
       numbers_(job.name(), generation) {}
@@ -66,6 +67,10 @@ absl::Status ProcessCalls::Configure(const action::Configure& configure) const {
       MakeConfigureRequest(job_, job_.name(), generation_, ServerIndex(configure.id.index));
   request.set_base_checkpoint(configure.base);
   request.set_base_generation(configure.base_generation);
+  if (job_.has_trace() && !trace_directory_.empty()) {
+    *request.mutable_trace() = job_.trace();
+    request.set_trace_directory(trace_directory_);
+  }
   return server->Configure(request, kConfigureTimeout).status();
 }
 
@@ -74,9 +79,10 @@ std::vector<ServerReport> ProcessCalls::ServerStats(absl::Duration timeout) cons
   CallAll(reports.size(), [&](size_t i) {
     const Client server = Server(i);
     if (server == nullptr) return;
-    const Stopwatch watch;
+    const int64_t asked_ns = MonotonicNanos();
     reports[i] = {server->address(), server->GetStats(timeout)};
-    reports[i].took = watch.Elapsed();
+    reports[i].took = absl::Nanoseconds(MonotonicNanos() - asked_ns);
+    reports[i].asked_ns = asked_ns;
   });
   return reports;
 }
@@ -88,9 +94,10 @@ std::vector<WorkerReport> ProcessCalls::WorkerStats(absl::Duration timeout) cons
   }
   std::vector<WorkerReport> reports(clients.size(), {"", NotThere()});
   CallAll(clients.size(), [&](size_t i) {
-    const Stopwatch watch;
+    const int64_t asked_ns = MonotonicNanos();
     reports[i] = {clients[i]->address(), clients[i]->GetWorkerStats(timeout)};
-    reports[i].took = watch.Elapsed();
+    reports[i].took = absl::Nanoseconds(MonotonicNanos() - asked_ns);
+    reports[i].asked_ns = asked_ns;
   });
   return reports;
 }

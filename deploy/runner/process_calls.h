@@ -25,8 +25,8 @@ namespace thermocline {
 // for its timeout.
 class ProcessCalls {
  public:
-  // `job` must outlive it.
-  ProcessCalls(const Job& job, uint64_t generation);
+  // `job` must outlive it. trace_directory: where processes write their traces, if the job has one.
+  ProcessCalls(const Job& job, uint64_t generation, std::string trace_directory = "");
 
   // The process serves at `address`: calls go to it over a new connection. (gRPC waits for seconds
   // before it retries a connection that has failed.) Errors: those of ControlClient::Create.
@@ -60,6 +60,7 @@ class ProcessCalls {
 
   const Job& job_;
   const uint64_t generation_;
+  const std::string trace_directory_;
   mutable absl::Mutex mutex_;
   std::vector<Client> servers_ ABSL_GUARDED_BY(mutex_);  // Null: none.
   std::vector<Client> workers_ ABSL_GUARDED_BY(mutex_);

@@ -7,6 +7,7 @@
 #include "absl/types/span.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/trace.h"
 #include "common/checkpoint/checkpoint_store.h"
 
 namespace thermocline {
@@ -47,7 +48,8 @@ ShardWriter::ShardWriter(const CheckpointIo& io, Spec spec, Done done)
              spec.base_step,
              {},
              spec.row_limits,
-             spec.on_read}),
+             spec.on_read,
+             spec.cut}),
       row_floats_(RowFloats(spec.sources)),
       tables_(Tables(spec.sources)),
       sources_(std::move(spec.sources)),
@@ -144,6 +146,8 @@ void ShardWriter::RunRead() {
 
 // False: there is nothing more to read.
 absl::StatusOr<bool> ShardWriter::ReadSlice(Slice* slice) {
+  NameTraceThread("checkpoint");
+  const TraceSpan span("read checkpoint rows", spec_.cut);
   for (; source_ < sources_.size(); ++source_) {
     ASSIGN_OR_RETURN(const bool some, sources_[source_].snapshot->Next(&slice->rows));
     slice->source = source_;
@@ -167,6 +171,7 @@ void ShardWriter::RunWrite(size_t index) {
     if (!more.ok()) {
       file = more.status();
     } else if (lane.file != nullptr) {
+      const TraceSpan span("finish checkpoint file", spec_.cut);
       file = lane.file->Finish();
     }
     lane.file.reset();
@@ -176,6 +181,8 @@ void ShardWriter::RunWrite(size_t index) {
 }
 
 absl::StatusOr<bool> ShardWriter::WriteNext(size_t index, Lane* lane) {
+  NameTraceThread("checkpoint");
+  const TraceSpan span("write checkpoint", spec_.cut);
   std::optional<Slice> slice;
   {
     absl::MutexLock lock(&mutex_);

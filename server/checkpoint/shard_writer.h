@@ -65,6 +65,7 @@ class ShardWriter : public std::enable_shared_from_this<ShardWriter> {
     std::vector<RowLimit> row_limits;  // By table id.
     // Called after each slice that was read, in the task that reads; perhaps after `done`.
     std::function<void()> on_read;
+    Step cut = kNoStep;  // The step after which the rows are, for traces.
   };
   // Called once, on a thread of the tasks, with the shard once its files are on the medium, or with
   // an error once its files are removed. Errors: kCancelled, kResourceExhausted, kUnavailable, and

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/trace.h"
 #include "proto/parameter_server.pb.h"
 #include "server/core/base_checkpoint.h"
 #include "server/core/server_core_impl.h"
@@ -314,6 +315,7 @@ void ServerCore::Impl::Push(wire::PushChunk chunk, PushDone done) {
   if (!found.ok()) return done(found.status());
   {
     StageTimer::Scope scope(&validate_timer);
+    const TraceSpan span("validate push", chunk.step, {"worker", chunk.header.rank.value()});
     absl::Status valid = (*found)->validation.CheckPush(chunk);
     if (valid.ok()) valid = (*found)->tables.CheckRoom();
     if (!valid.ok()) return done(valid);
@@ -335,6 +337,7 @@ void ServerCore::Impl::Push(wire::PushChunk chunk, PushDone done) {
 // One critical section, of which `mutex` is held only where the state is read or changed.
 absl::StatusOr<wire::PushAnswer> ServerCore::Impl::TakeChunk(wire::PushChunk chunk, bool* apply) {
   StageTimer::Scope scope(&accept_timer);
+  const TraceSpan span("accept push", chunk.step, {"worker", chunk.header.rank.value()});
   absl::MutexLock accepting(&accept_mutex);
   PushState::BegunChunk begun;
   {
@@ -428,7 +431,10 @@ void ServerCore::Impl::RunApplier(ServedJob* current_job, Steps steps) {
 }
 
 absl::Status ServerCore::Impl::ApplyStep(ServedJob* current_job, PushState::CompleteStep step) {
-  const absl::Status applied = current_job->applier.Apply(step.pushes);
+  const absl::Status applied = [&] {
+    const TraceSpan span("apply", step.step);
+    return current_job->applier.Apply(step.pushes);
+  }();
   if (!applied.ok()) {
     return absl::Status(applied.code(),
                         absl::StrCat("step ", step.step.value(), ": ", applied.message()));
@@ -441,6 +447,7 @@ absl::Status ServerCore::Impl::ApplyStep(ServedJob* current_job, PushState::Comp
         waiting_pulls.TakeReady(*pushes, waiting_pulls.num_held() > 0 ? scheduler->NowMicros() : 0);
   }
   for (const WaitingPulls::Released& pull : released) pull.done(pull.answer);
+  EndTraceOf(step.step);
   return absl::OkStatus();  // The pushes' memory goes back here, after the workers got their
                             // answers.
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/ids.h"
 #include "common/base/status_macros.h"
+#include "common/base/trace.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "proto/parameter_server.pb.h"
@@ -123,7 +124,9 @@ bool ServerCore::Impl::CutIsDue() const { return cuts->IsDue(pushes->complete_th
 void ServerCore::Impl::BeginCut(ServedJob* current_job, Step cut, Step base_step) {
   const ServerConfig& config = current_job->config;
   const int64_t begun_us = scheduler->NowMicros();
+  const TraceSpan span("cut checkpoint", cut);
   ShardWriter::Spec spec;
+  spec.cut = cut;
   spec.directory = config.checkpoint_directory;
   for (uint32_t number = 0; number < checkpoints.num_files; ++number) {
     spec.paths.push_back(RowsFilePath({config.generation, cut},

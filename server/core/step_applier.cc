@@ -6,6 +6,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/trace.h"
 #include "common/math/sparse_optimizer.h"
 
 namespace thermocline {
@@ -128,6 +129,7 @@ absl::Status StepApplier::ApplyGradients(float learning_rate, Step step) {
   return RunTasks(tasks.size(), [&](size_t t) {
     const Task& task = tasks[t];
     EmbeddingTable& table = tables_->at(task.position).table;
+    const TraceSpan span("update table", step, {"table", table.layout().id.value()});
     const GradientBlock* block = task.block;
     if (block == nullptr) {
       StageTimer::Scope scope(&merge_timer_);

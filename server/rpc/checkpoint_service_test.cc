@@ -291,6 +291,16 @@ TEST_F(CheckpointServiceTest, TheFirstCheckpointLiesBelowItsRootToo) {
   EXPECT_TRUE(absl::StrContains(refused.message(), "init.directory '/etc'")) << refused;
 }
 
+TEST_F(CheckpointServiceTest, ATraceLiesBelowItsRootToo) {
+  TestServer server(&disk_, folder_ + "/log", folder_);
+  ConfigureRequest request = Job();
+  request.mutable_trace()->set_last_step(5);
+  request.set_trace_directory(folder_);
+  const absl::Status refused = server.control()->Configure(request, kTimeout).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), "without --trace_root")) << refused;
+}
+
 TEST_F(CheckpointServiceTest, ErrorsNameTheMethod) {
   TestServer server(&disk_, folder_ + "/log", folder_);
   const auto early = server.control()->Checkpoint(Action(CheckpointRequest::STATUS), kTimeout);

@@ -17,6 +17,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
+#include "common/base/trace.h"
 #include "common/math/table_spec.h"
 #include "common/net/roles.h"
 #include "common/net/rpc.h"
@@ -149,6 +150,8 @@ class ParameterServerService::PullReactor final : public grpc::ServerUnaryReacto
   absl::Status MakeReply(const absl::StatusOr<wire::PullAnswer>& answer);
   void FinishWith(const absl::Status& status);
   std::string Describe() const;
+  Step TracedStep() const { return lane_ == &service_->train_ ? request_.step : kNoStep; }
+  TraceArgument TracedRank() const { return {"worker", request_.header.rank.value()}; }
 
   ParameterServerService* const service_;
   PullLane* lane_ = nullptr;  // The lane of the pull's kind; set by Start.
@@ -162,6 +165,7 @@ class ParameterServerService::PullReactor final : public grpc::ServerUnaryReacto
   uint64_t reply_bytes_ = 0;
   int64_t resumed_us_;      // When handling began, or began again after the hold.
   int64_t handled_us_ = 0;  // How long handling took before the hold.
+  int64_t held_ns_ = 0;     // TraceBegin() as the hold began.
   wire::PullRequest request_;
 };
 
@@ -195,11 +199,13 @@ ParameterServerService::PullReactor::PullReactor(ParameterServerService* service
     : service_(service), context_(context), reply_(reply), resumed_us_(MonotonicMicros()) {}
 
 void ParameterServerService::PullReactor::Start(const grpc::ByteBuffer& request) {
+  NameTraceThread("gRPC");
   lane_ = service_->LaneOf(wire::PeekPullKind(request));
   lane_->stats.Begin();
   const absl::Status decoded = Decode(request);
   if (!decoded.ok()) return FinishWith(WithContext(decoded, service_->Where("Pull")));
   handled_us_ = MonotonicMicros() - resumed_us_;
+  held_ns_ = TraceBegin();
   ticket_ = service_->core_->Pull(
       request_, [this](absl::StatusOr<wire::PullAnswer> answer) { OnAnswer(std::move(answer)); },
       TimeLeftUs(*context_));
@@ -234,9 +240,11 @@ absl::Status ParameterServerService::PullReactor::ReserveForRequest(uint64_t byt
 void ParameterServerService::PullReactor::OnAnswer(absl::StatusOr<wire::PullAnswer> answer) {
   const bool held = std::this_thread::get_id() != start_thread_ || !starting_;
   if (!held && !MayReadDisk()) return Reply(answer);
+  if (held) TraceInterval("hold pull of", TracedStep(), held_ns_, TracedRank());
   // This thread applies pushes, runs timers or is gRPC's: it must not gather the rows of another
   // call's pull, or wait for a disk. The threads of readers delay no push.
   lane_->threads.Run([this, answer = std::move(answer)] {
+    NameTraceThread("handle requests");
     resumed_us_ = MonotonicMicros();
     Reply(answer);
   });
@@ -255,6 +263,7 @@ void ParameterServerService::PullReactor::Reply(const absl::StatusOr<wire::PullA
 
 absl::Status ParameterServerService::PullReactor::MakeReply(
     const absl::StatusOr<wire::PullAnswer>& answer) {
+  const TraceSpan span("answer pull", TracedStep(), TracedRank());
   RETURN_IF_ERROR(answer.status());
   if (context_->IsCancelled()) return absl::CancelledError("the caller has gone");
   std::vector<wire::PullReplyBuilder::Table> tables;
@@ -334,6 +343,7 @@ void ParameterServerService::PushReactor::Start(const grpc::ByteBuffer& request)
 }
 
 void ParameterServerService::PushReactor::Take() {
+  NameTraceThread("handle requests");
   absl::StatusOr<wire::PushChunk> chunk = wire::DecodePushChunk(request_);
   if (!chunk.ok()) return FinishWith(WithContext(chunk.status(), service_->Where("Push")));
   request_.Clear();
@@ -419,10 +429,33 @@ absl::Status ParameterServerService::ConfigureCore(const grpc::AuthContext& peer
                              "checkpoint_directory", "--checkpoint_root"));
   RETURN_IF_ERROR(
       CheckBelow(config.init_directory, options_.init_root, "init.directory", "--init_root"));
+  RETURN_IF_ERROR(CheckBelow(request.trace_directory(), options_.trace_root, "trace_directory",
+                             "--trace_root"));
   RETURN_IF_ERROR(CheckOpenFiles("this server", 1 + uint64_t{config.num_workers}));
   RETURN_IF_ERROR(core_->Configure(config));
   server_index_.store(config.server_index.value(), std::memory_order_release);
+  BeginTrace(request);
   return absl::OkStatus();
+}
+
+// A replay of pushes is not traced, nor are steps that were applied before.
+void ParameterServerService::BeginTrace(const ConfigureRequest& request) {
+  ServerStats stats;
+  core_->FillStats(&stats);
+  const Step last(static_cast<int64_t>(request.trace().last_step()));
+  const bool is_wanted = request.has_trace() && !request.trace_directory().empty();
+  if (!is_wanted || Step(stats.complete_through()) >= last) return;
+  absl::MutexLock lock(&trace_mutex_);
+  if (trace_.has_value()) return;  // The launcher has repeated its request.
+  ProcessTraceOptions options;
+  options.directory = request.trace_directory();
+  options.job = request.job_id();
+  options.role = "server";
+  options.index = request.server_index();
+  options.generation = request.generation();
+  options.first = Step(static_cast<int64_t>(request.trace().first_step()));
+  options.last = last;
+  trace_.emplace(std::move(options));
 }
 
 grpc::Status ParameterServerService::Configure(grpc::ServerContext* context,

@@ -8,12 +8,16 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/task_queue.h"
 #include "common/net/rpc.h"
+#include "common/trace/process_trace.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "server/core/server_core.h"
 #include "server/rpc/call_counts.h"
@@ -26,11 +30,12 @@ struct ServiceOptions {
   // Where not empty, only this job is taken; else the first job that configures the server.
   std::string job_id;
   // Configure's checkpoint_directory must be below checkpoint_root, and the directory of the
-  // checkpoint that the job begins with below init_root. So the user who starts the server decides
-  // where it reads and writes, and no caller does. Symbolic links and ".." are resolved. Empty: no
-  // directory is taken.
+  // checkpoint that the job begins with below init_root, and trace_directory below trace_root. So
+  // the user who starts the server decides where it reads and writes, and no caller does. Symbolic
+  // links and ".." are resolved. Empty: no directory is taken.
   std::string checkpoint_root;
   std::string init_root;
+  std::string trace_root;
   // So many threads take pushes, apply them, and answer the pulls they release; as many more answer
   // readers. At least 2, so that one takes pushes while another applies a step.
   int handler_threads = 2;
@@ -93,6 +98,7 @@ class ParameterServerService final
   absl::StatusOr<ServerCore::DigestAnswer> ComputeDigest(const GetDigestRequest& request);
   absl::StatusOr<CheckpointReply> TakeCheckpoint(const CheckpointRequest& request);
   absl::Status ConfigureCore(const grpc::AuthContext& peer, const ConfigureRequest& request);
+  void BeginTrace(const ConfigureRequest& request);
   // "Pull at server 1": how errors begin.
   std::string Where(const char* method) const;
   absl::Status CheckRequestBytes(size_t bytes) const;
@@ -100,6 +106,8 @@ class ParameterServerService final
   const ServiceOptions options_;
   ServerCore* const core_;
   std::atomic<int64_t> server_index_{-1};  // -1: not configured
+  absl::Mutex trace_mutex_;
+  std::optional<ProcessTrace> trace_ ABSL_GUARDED_BY(trace_mutex_);
 
   Admission push_admission_;
   MethodStats push_stats_{"Push"};

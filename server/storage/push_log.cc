@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/trace.h"
 
 namespace thermocline {
 namespace {
@@ -89,6 +90,7 @@ absl::StatusOr<Lsn> PushLog::Append(uint32_t type, Step step,
   const uint64_t padded = PaddedPayloadBytes(bytes);
   pieces.emplace_back(kZeros, padded - bytes);
 
+  const TraceSpan span("append to log", step);
   absl::Status status = file->Append(pieces);
   if (absl::IsResourceExhausted(status)) {
     const absl::Status cut = file->Truncate(begin);
@@ -125,6 +127,7 @@ absl::Status PushLog::SyncThis() {
     file = file_;
     through = last_;
   }
+  const TraceSpan span("sync log");
   absl::Status status = file->Sync();
   if (!status.ok()) return Break(std::move(status));
   absl::MutexLock lock(&mutex_);
@@ -267,6 +270,7 @@ struct LogJournal::State {
 };
 
 void LogJournal::State::SyncAll() {
+  NameTraceThread("push log");
   std::vector<Done> covered;
   {
     absl::MutexLock lock(&mutex);

@@ -123,7 +123,7 @@ class NodeTest(ProcessTest):
         return self.summary(launcher)
 
     def test_the_same_model_as_on_one_machine(self):
-        launcher, address = self.controller(*FLAGS, '--set=train.passes=5', '--set=readers=GROUP')
+        launcher, address = self.controller(*FLAGS, '--set=train.passes=5', '--set=readers=GROUP', '--trace=5:6')
         sockets = {**os.environ, 'TMPDIR': '/tmp'}  # Bazel's folder may be too long for a socket.
         nodes = [self.node(address, name, env=sockets) for name in ('h1', 'h2')]
         self.wait_for_step(launcher, 10)
@@ -139,6 +139,11 @@ class NodeTest(ProcessTest):
         self.assertIn('server 1 on host ', logs.stdout)
         self.assertIn('serving on ', logs.stdout)
         self.assertEqual(modes_below(self.run_dir), {0o750, 0o640})
+        with open(os.path.join(self.run_dir, 'trace.json')) as file:
+            trace = json.load(file)['otherData']
+        self.assertEqual([process['name'] for process in trace['processes']],
+                         ['worker 0', 'worker 1', 'server 0', 'server 1'])
+        self.assertEqual(trace['missing'], [])
         # Each host took a server and a worker; their own files lie there.
         for name in ('h1', 'h2'):
             folder = '%s-%s' % (self.run_dir, name)

@@ -133,12 +133,36 @@ class ScriptTest(ScriptJob):
         progress = self.events('progress')
         self.assertLess(progress[-1]['loss'], progress[0]['loss'])
         self.assertIsNone(progress[-1]['auc'])
-        for name, flags in {'again': [], 'servers': ['--servers=3'], 'cache': ['--set=cache.budget=600KiB'],
+        for name, flags in {'again': ['--trace=20:22'], 'servers': ['--servers=3'], 'cache': ['--set=cache.budget=600KiB'],
                             'spill': ["--set=default_table.storage={rocksdb{memory:'64KiB'}}"]}.items():
             with self.subTest(name):
                 other = self.train(*flags, run_dir=self.run_dir + '-' + name)
                 self.assertEqual(other['model_digest'], first['model_digest'])
                 self.assertEqual((other['auc'], other['logloss']), (first['auc'], first['logloss']))
+        self.assert_has_trace_of_script(self.run_dir + '-again/trace.json')
+
+    def assert_has_trace_of_script(self, path):
+        """The script's spans lie within those of its worker that wait for it, step by step."""
+        with open(path) as file:
+            trace = json.load(file)
+        processes = {event['args']['name']: event['pid'] for event in trace['traceEvents']
+                     if event['name'] == 'process_name'}
+        self.assertEqual(list(processes), ['worker 0', 'script 0', 'server 0'])
+        self.assertEqual(trace['otherData']['missing'], [])
+
+        def spans(process, name):
+            found = {event['args'].get('step'): (event['ts'], event['ts'] + event['dur'])
+                     for event in trace['traceEvents'] if event['ph'] == 'X' and event['name'] == name
+                     and event['pid'] == processes[process]}
+            self.assertEqual(set(found), {20, 21, 22}, name)
+            return found
+        for step, (begin, end) in spans('script 0', 'script step').items():
+            sent, waited = (spans('worker 0', name)[step] for name in ('hand over batch', 'wait for script'))
+            self.assertLessEqual(sent[0], begin)
+            self.assertLessEqual(begin, waited[1])
+            self.assertLessEqual(spans('script 0', 'make batch')[step][1], begin)
+            self.assertLessEqual(begin, spans('script 0', 'write gradients')[step][0])
+            self.assertLessEqual(spans('script 0', 'write gradients')[step][1], end)
 
     def test_bags_of_some_features_don_t_depend_on_the_servers(self):
         self.write(script=SCRIPT.replace('%(extra)s', '').replace('8 * len(run.job.features)', '16').replace(

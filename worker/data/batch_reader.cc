@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
+#include "common/base/trace.h"
 
 namespace thermocline {
 namespace {
@@ -168,7 +169,13 @@ absl::Status BatchReader::SkipSteps() {
       "; it takes more passes, or the data that the checkpoint was trained on"));
 }
 
+// The step of a batch in traces.
+Step BatchReader::TracedStep(int64_t step) const {
+  return options_.is_held_out ? kNoStep : Step(step);
+}
+
 void BatchReader::ReadLoop() {
+  NameTraceThread("read data");
   const absl::Status skipped = SkipSteps();
   {
     absl::MutexLock lock(&mutex_);
@@ -195,6 +202,7 @@ void BatchReader::ReadLoop() {
 
 absl::StatusOr<bool> BatchReader::ReadStep(int64_t step, Entry* entry) {
   if (options_.max_steps > 0 && static_cast<uint64_t>(step) >= options_.max_steps) return false;
+  const TraceSpan span("read rows", TracedStep(step));
   while (pass_ < options_.passes) {
     if (!pass_started_) {
       RETURN_IF_ERROR(source_->Rewind(pass_));
@@ -219,6 +227,7 @@ absl::StatusOr<bool> BatchReader::ReadStep(int64_t step, Entry* entry) {
 }
 
 void BatchReader::ParseLoop() {
+  NameTraceThread("parse data");
   for (;;) {
     Entry* entry;
     int64_t step;
@@ -244,6 +253,7 @@ void BatchReader::ParseLoop() {
 }
 
 absl::Status BatchReader::ParseStep(int64_t step, Entry* entry) {
+  const TraceSpan span("parse rows", TracedStep(step));
   if (entry->batch == nullptr) entry->batch = TakeSpare();
   entry->bad_rows.clear();
   RETURN_IF_ERROR(source_->Parse(entry->raw, entry->batch.get(), &entry->bad_rows));

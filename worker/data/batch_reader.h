@@ -45,6 +45,7 @@ struct BatchReaderOptions {
   uint32_t parser_threads = 1;
   SourcePlace place;  // REQUIRES: place.first_step <= start_step
   LookupLimit lookups;
+  bool is_held_out = false;  // The batches are scored: their steps are not those of training.
 };
 
 // Only one thread at a time may call Next(); all else is thread-safe.
@@ -74,6 +75,7 @@ class BatchReader {
   using Skipped = SkippedBatches;
   // How much comes before start_step. Known once Next() has returned without an error.
   Skipped skipped() const;
+  bool is_held_out() const { return options_.is_held_out; }
 
   // Counts of the batches handed out so far.
   struct Progress {
@@ -112,6 +114,7 @@ class BatchReader {
   int64_t CountSkipped(int64_t rows);
   // Reads the rows of `step` into `entry`. Returns false at the end of all passes.
   absl::StatusOr<bool> ReadStep(int64_t step, Entry* entry);
+  Step TracedStep(int64_t step) const;
   absl::Status ParseStep(int64_t step, Entry* entry);
   std::unique_ptr<Batch> TakeSpare();
   // Counts the bad rows of the entry that is handed out. Errors: kInvalidArgument (too many).

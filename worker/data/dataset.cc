@@ -65,6 +65,7 @@ class DatasetBase : public Dataset {
     test_.batch_size = job.train().eval_batch_size();
     test_.passes = 1;
     test_.max_steps = 0;
+    test_.is_held_out = true;
   }
 
   absl::StatusOr<std::unique_ptr<BatchReader>> OpenReader(Split split, WorkerRank rank,

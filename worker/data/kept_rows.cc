@@ -63,6 +63,7 @@ absl::StatusOr<KeptRows> KeptRows::Read(BatchReader* reader, int64_t max_rows) {
 std::unique_ptr<BatchReader> KeptRows::OpenReader() const {
   BatchReaderOptions options;
   options.batch_size = 1;  // It is not used: KeptSource hands out whole batches.
+  options.is_held_out = true;
   return std::make_unique<BatchReader>(std::make_unique<KeptSource>(batches_), options);
 }
 

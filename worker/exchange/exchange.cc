@@ -1,6 +1,7 @@
 #include "worker/exchange/exchange.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <type_traits>
 #include <variant>
@@ -11,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/trace.h"
 #include "worker/exchange/all_to_all.h"
 
 namespace thermocline {
@@ -18,6 +20,17 @@ namespace {
 
 constexpr int64_t kWaitingIntervalUs = 1'000'000;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+// [phases] In traces.
+using SpanNames = std::array<const char*, kNumPhases>;
+constexpr SpanNames kAwaitSpans = {
+    "wait for keys",      "wait for plans",           "wait for rows of ranks",
+    "wait for gradients", "wait for dense gradients", "wait for dense weights"};
+constexpr SpanNames kSendSpans = {"send keys",      "send plans",           "send rows",
+                                  "send gradients", "send dense gradients", "send dense weights"};
+constexpr SpanNames kReceiveSpans = {
+    "receive keys",      "receive plans",           "receive rows",
+    "receive gradients", "receive dense gradients", "receive dense weights"};
 
 }  // namespace
 
@@ -127,6 +140,8 @@ void Exchange::Impl::CarryOut(const ExchangeAction& action) {
   if (const auto* open = std::get_if<exchange_action::OpenStream>(&action)) {
     transport->Open(open->to, open->attempt);
   } else if (const auto* chunk = std::get_if<exchange_action::SendChunk>(&action)) {
+    const TraceSpan span(kSendSpans[IndexOf(chunk->chunk.id.phase)], chunk->chunk.id.step,
+                         {"worker", chunk->to.value()});
     transport->Send(chunk->to, chunk->attempt, chunk->chunk, chunk->bytes);
   } else if (const auto* receipt = std::get_if<exchange_action::SendReceipt>(&action)) {
     transport->SendReceipt(receipt->to, receipt->attempt, receipt->receipt);
@@ -200,6 +215,9 @@ void Exchange::Impl::OnOpened(WorkerRank from, uint64_t attempt) {
 }
 
 void Exchange::Impl::OnChunk(WorkerRank from, uint64_t attempt, const BlockChunk& chunk) {
+  NameTraceThread("gRPC");
+  const TraceSpan span(kReceiveSpans[IndexOf(chunk.id.phase)], chunk.id.step,
+                       {"worker", from.value()});
   Apply([&](AllToAll* all) { all->OnChunk(scheduler->NowMicros(), from, attempt, chunk); });
 }
 
@@ -207,6 +225,7 @@ void Exchange::Impl::OnChunk(WorkerRank from, uint64_t attempt, const BlockChunk
 absl::Status Exchange::Impl::Await(BlockId id) {
   RETURN_IF_ERROR(StatusNow());
   if (machine.Await(scheduler->NowMicros(), id)) return absl::OkStatus();
+  const TraceSpan span(kAwaitSpans[IndexOf(id.phase)], id.step);
   const Todo todo = Take();
   mutex.Unlock();
   CarryOut(todo);

@@ -102,6 +102,7 @@ StepContext* StepPipeline::TakeIdle() {
 }
 
 void StepPipeline::Run() {
+  NameTraceThread(reader_->is_held_out() ? "plan held-out batches" : "plan batches");
   while (StepContext* const context = TakeIdle()) {
     const absl::StatusOr<bool> admitted = Admit(context);
     const bool goes_on = admitted.ok() && *admitted;
@@ -121,7 +122,7 @@ void StepPipeline::Run() {
 // False: there are no more steps.
 absl::StatusOr<bool> StepPipeline::Admit(StepContext* context) {
   const absl::StatusOr<bool> filled = Fill(context);
-  const StageRange stage("plan cache", &times_->cache);
+  const StageRange stage("plan cache", &times_->cache, TracedStep(*context));
   StepTasks tasks;
   bool goes_on = false;
   RETURN_IF_ERROR(row_planner_->Admit(filled, context, &tasks, &goes_on));
@@ -134,7 +135,7 @@ absl::Status StepPipeline::PassOnWindow(size_t steps_that_stay, StepBehind::Kind
   while (window_.size() > steps_that_stay) {
     StepContext* const context = window_.front();
     {
-      const StageRange stage("plan cache", &times_->cache);
+      const StageRange stage("plan cache", &times_->cache, TracedStep(*context));
       StepTasks tasks;
       RETURN_IF_ERROR(row_planner_->Plan(context, &tasks));
       RETURN_IF_ERROR(RunAll(&tasks, exchange_));
@@ -154,13 +155,19 @@ absl::Status StepPipeline::PassOnWindow(size_t steps_that_stay, StepBehind::Kind
 // False: there are no more batches.
 absl::StatusOr<bool> StepPipeline::Fill(StepContext* context) {
   {
-    const StageRange stage("read", &times_->read);
+    StageRange stage("read", &times_->read);
     ASSIGN_OR_RETURN(context->batch, reader_->Next());
+    stage.set_step(TracedStep(*context));
   }
   if (context->batch == nullptr) return false;
-  const StageRange stage("plan", &times_->plan);
+  const StageRange stage("plan", &times_->plan, TracedStep(*context));
   PlanBatch(context);
   return true;
+}
+
+// Batches that are scored have numbers of their own.
+Step StepPipeline::TracedStep(const StepContext& context) const {
+  return context.batch == nullptr || reader_->is_held_out() ? kNoStep : context.step();
 }
 
 void StepPipeline::PlanBatch(StepContext* context) {

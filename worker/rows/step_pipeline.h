@@ -75,6 +75,7 @@ class StepPipeline {
   void Run();
   StepContext* TakeIdle();
   absl::StatusOr<bool> Fill(StepContext* context);
+  Step TracedStep(const StepContext& context) const;
   void PlanBatch(StepContext* context);
   absl::StatusOr<bool> Admit(StepContext* context);
   absl::Status PassOnWindow(size_t steps_that_stay, StepBehind::Kind behind_all);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/trace.h"
 #include "worker/session/retry_policy.h"
 #include "worker/session/session_state.h"
 
@@ -48,10 +49,15 @@ void PsSession::Impl::SendPulls(const std::shared_ptr<PullOperation>& pull, uint
     ++to.in_flight;
     actions->push_back(
         [self = shared_from_this(), pull, i, deadline_us = BeginAttempt(server, &call.retry)] {
-          self->transport->Pull(pull->calls[i].server, pull->calls[i].call, deadline_us,
-                                [self, pull, i](absl::StatusOr<wire::PullAnswer> answer) {
-                                  self->OnPullAnswer(pull, i, answer);
-                                });
+          const int64_t begin_ns = TraceBegin();
+          self->transport->Pull(
+              pull->calls[i].server, pull->calls[i].call, deadline_us,
+              [self, pull, i, begin_ns](absl::StatusOr<wire::PullAnswer> answer) {
+                const PullOperation::Call& call = pull->calls[i];
+                TraceInterval(call.call.kind == wire::PullKind::kTrain ? "pull from" : "read from",
+                              pull->step, begin_ns, {"server", call.server.value()});
+                self->OnPullAnswer(pull, i, answer);
+              });
         });
   }
 }

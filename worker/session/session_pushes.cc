@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/trace.h"
 #include "worker/session/session_state.h"
 
 namespace thermocline {
@@ -135,7 +136,9 @@ void PsSession::Impl::SendPushes(uint32_t server, Actions* actions) {
     actions->push_back([self = shared_from_this(), push, server, i,
                         deadline_us = BeginAttempt(server, &chunk.retry)] {
       self->transport->Push(ServerIndex(server), push->to[server].chunks[i].call, deadline_us,
-                            [self, push, server, i](absl::StatusOr<wire::PushAnswer> answer) {
+                            [self, push, server, i,
+                             begin_ns = TraceBegin()](absl::StatusOr<wire::PushAnswer> answer) {
+                              TraceInterval("push to", push->step, begin_ns, {"server", server});
                               self->OnPushAnswer(push, server, i, answer);
                             });
     });

@@ -41,7 +41,8 @@ uint64_t MaxStateBytes(const Job& job) {
 }
 
 // What the script may know of the job. deploy/python/thermocline/_run.py reads it.
-std::string DescribeJob(const Job& job, const JobTables& tables, Step start_step) {
+std::string DescribeJob(const Job& job, const JobTables& tables, Step start_step,
+                        const ScriptTrace& trace) {
   std::set<int> dims;
   for (const TableLayout& table : tables.sparse) dims.insert(table.dim);
   nlohmann::ordered_json json = {{"name", job.name()},
@@ -57,6 +58,15 @@ std::string DescribeJob(const Job& job, const JobTables& tables, Step start_step
                                  {"max_state_bytes", MaxStateBytes(job)},
                                  {"evaluates", job.has_evaluate()},
                                  {"own_metric", job.evaluate().own_metric()}};
+  if (job.has_trace() && !trace.directory.empty() &&
+      start_step <= Step(static_cast<int64_t>(job.trace().last_step()))) {
+    json["trace"] = {{"job", job.name()},
+                     {"rank", 0},
+                     {"directory", trace.directory},
+                     {"generation", trace.generation},
+                     {"first_step", job.trace().first_step()},
+                     {"last_step", job.trace().last_step()}};
+  }
   json["numeric"] = nlohmann::json::array();
   for (const Feature* feature : NumericFeatures(job)) json["numeric"].push_back(feature->name());
   json["features"] = nlohmann::json::array();
@@ -78,7 +88,8 @@ std::string DescribeJob(const Job& job, const JobTables& tables, Step start_step
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ScriptRun>> ScriptRun::Start(const Job& job, const JobTables& tables,
-                                                            Step start_step) {
+                                                            Step start_step,
+                                                            const ScriptTrace& trace) {
   ScriptProcessOptions options;
   options.command.assign(job.worker().command().begin(), job.worker().command().end());
   options.directory = job.worker().directory();
@@ -91,7 +102,7 @@ absl::StatusOr<std::unique_ptr<ScriptRun>> ScriptRun::Start(const Job& job, cons
   to_script.max_state_bytes = MaxStateBytes(job);
   auto channel = std::make_unique<ScriptChannel>(to_script);
   return std::unique_ptr<ScriptRun>(new ScriptRun(job, std::move(process), std::move(channel),
-                                                  DescribeJob(job, tables, start_step)));
+                                                  DescribeJob(job, tables, start_step, trace)));
 }
 
 ScriptRun::ScriptRun(const Job& job, std::unique_ptr<ScriptProcess> process,

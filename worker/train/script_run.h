@@ -4,6 +4,7 @@
 #ifndef THERMOCLINE_WORKER_TRAIN_SCRIPT_RUN_H_
 #define THERMOCLINE_WORKER_TRAIN_SCRIPT_RUN_H_
 
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -39,6 +40,12 @@ struct ScriptHooks {
   std::function<void(const std::string&)> on_warning = [](const std::string&) {};
 };
 
+// Where a script writes its part of the job's trace, if the job has one.
+struct ScriptTrace {
+  std::string directory;  // "": it writes none.
+  uint64_t generation = 0;
+};
+
 // Not thread-safe.
 //
 // Errors of waits for the script are marked as its failure (retry_policy.h) where it raised an
@@ -49,7 +56,8 @@ class ScriptRun final : public ModelProcess {
   // Starts the program of job.worker, which connects while the worker goes on. start_step: the
   // first step that it trains. Errors: those of ScriptProcess::Start.
   static absl::StatusOr<std::unique_ptr<ScriptRun>> Start(const Job& job, const JobTables& tables,
-                                                          Step start_step);
+                                                          Step start_step,
+                                                          const ScriptTrace& trace = {});
   // Ends the script, and all that it has started.
   ~ScriptRun() override;
 

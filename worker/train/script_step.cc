@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/trace.h"
 
 namespace thermocline {
 namespace {
@@ -175,6 +176,7 @@ void ScriptStep::CopyLookups(size_t f, const StepContext& context) {
 
 absl::Status ScriptStep::Send(StepContext* context, bool is_scored) {
   RETURN_IF_ERROR(script_->Connect());
+  const TraceSpan span("hand over batch", is_scored ? kNoStep : context->step());
   SendUploads(device_, context);
   RETURN_IF_ERROR(device_->Synchronize());
   const GradientRoute route = context->row_plan.route;
@@ -200,7 +202,11 @@ absl::Status ScriptStep::Forward(StepContext* context) {
 }
 
 absl::Status ScriptStep::BackwardToRows(StepContext* context) {
-  ASSIGN_OR_RETURN(const ScriptMessage message, script_->Await(TC_STEP));
+  const auto await = [&] {
+    const TraceSpan span("wait for script", context->step());
+    return script_->Await(TC_STEP);
+  };
+  ASSIGN_OR_RETURN(const ScriptMessage message, await());
   const tc_header& header = message.header;
   if (header.slot != slot_number_) return script_->Refuse("answers another batch than the last");
   if (header.step != context->step().value()) {
@@ -220,6 +226,7 @@ absl::Status ScriptStep::BackwardToRows(StepContext* context) {
 }
 
 absl::Status ScriptStep::TakeGradients(StepContext* context) {
+  const TraceSpan span("take gradients", context->step());
   for (size_t t = 0; t < table_places_.size(); ++t) {
     const TablePlace& place = table_places_[t];
     const DimGroup& group = groups_[place.group];

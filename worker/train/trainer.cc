@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
+#include "common/base/trace.h"
 #include "common/checkpoint/periodic_checkpoint.h"
 #include "common/job/job_data.h"
 #include "common/job/resolved_job.h"
@@ -123,6 +124,7 @@ absl::Status Trainer::TrainStep(const std::shared_ptr<StepContext>& context) {
     RETURN_IF_ERROR(ComputeDense(context.get()));
     RETURN_IF_ERROR(FinishPush(context.get()));
   }
+  if (IsTracing()) EndTraceOf(parts_.session->acked_through());
   return ReportsAfter(report_.steps, last) ? Report(*context) : absl::OkStatus();
 }
 
@@ -132,10 +134,11 @@ void Trainer::PlanNext() {
   if (!pipeline_->NextIsReady()) end_ = order_.CheckOwesNothing();
   has_ended_ = !end_.ok();
   if (has_ended_) return;
-  const StageRange stage("wait for data", &stages_.wait_data);
+  StageRange stage("wait for data", &stages_.wait_data);
   absl::StatusOr<std::shared_ptr<StepContext>> next = pipeline_->Next();
   end_ = next.status();
   if (next.ok()) next_ = *std::move(next);
+  if (next_ != nullptr) stage.set_step(next_->step());
   has_ended_ = next_ == nullptr;
 }
 
@@ -147,7 +150,7 @@ void Trainer::FetchAhead(size_t queued_beyond, bool owes) {
     const bool waits = is_alone_ || (!owes && fetched_.empty());
     if (waits || pipeline_->NextIsReady()) PlanNext();
     if (next_ == nullptr || EvaluationIsDueBefore(*next_)) return;
-    const TraceRange range("fetch");
+    const TraceRange range("fetch", next_->step());
     order_.Fetch(next_);
     fetched_.push_back(std::move(next_));
   }
@@ -156,21 +159,21 @@ void Trainer::FetchAhead(size_t queued_beyond, bool owes) {
 // Everything up to the gradients of the embeddings, and the update of the rows held here.
 absl::Status Trainer::Compute(StepContext* context) {
   {
-    const StageRange stage("wait for rows", &stages_.wait_rows);
+    const StageRange stage("wait for rows", &stages_.wait_rows, context->step());
     StepTasks tasks;
     order_.Receive(context, &tasks);
     RETURN_IF_ERROR(Finish(&tasks));
   }
   staleness_.Record(context->step(), context->complete_through);
   {
-    const StageRange stage("forward", &stages_.forward);
+    const StageRange stage("forward", &stages_.forward, context->step());
     RETURN_IF_ERROR(parts_.model->Forward(context));
   }
   {
-    const StageRange stage("backward to embeddings", &stages_.backward_embeddings);
+    const StageRange stage("backward to embeddings", &stages_.backward_embeddings, context->step());
     RETURN_IF_ERROR(parts_.model->BackwardToRows(context));
   }
-  const StageRange stage("update rows", &stages_.update_rows);
+  const StageRange stage("update rows", &stages_.update_rows, context->step());
   parts_.source->Update(context);
   parts_.model->RecordFinished(context);
   return absl::OkStatus();
@@ -189,12 +192,12 @@ bool Trainer::WritesBack(Step step, bool stops) {
 absl::Status Trainer::PushEmbeddings(const std::shared_ptr<StepContext>& context,
                                      size_t queued_beyond) {
   {
-    const StageRange stage("wait for device", &stages_.wait_device);
+    const StageRange stage("wait for device", &stages_.wait_device, context->step());
     RETURN_IF_ERROR(context->transfers->finished->Wait());
   }
   RETURN_IF_ERROR(CountStep(context.get()));
   {
-    const StageRange stage("push embeddings", &stages_.push_embeddings);
+    const StageRange stage("push embeddings", &stages_.push_embeddings, context->step());
     StepTasks tasks;
     order_.Push(context, &tasks);
     RETURN_IF_ERROR(Finish(&tasks));
@@ -206,19 +209,19 @@ absl::Status Trainer::PushEmbeddings(const std::shared_ptr<StepContext>& context
 // The rest of the backward pass, and the update of the dense parameters if they live here.
 absl::Status Trainer::ComputeDense(StepContext* context) {
   {
-    const StageRange stage("backward dense", &stages_.backward_dense);
+    const StageRange stage("backward dense", &stages_.backward_dense, context->step());
     parts_.model->BackwardDense();
     if (!pipelines_steps_) RETURN_IF_ERROR(parts_.model->Synchronize());
   }
   if (parts_.dense->home() != DenseParameters::Home::kHere) return absl::OkStatus();
-  const StageRange stage("dense update", &stages_.apply_dense);
+  const StageRange stage("dense update", &stages_.apply_dense, context->step());
   parts_.dense->Update(context);
   parts_.model->RecordFinished(context);
   return absl::OkStatus();
 }
 
 absl::Status Trainer::FinishPush(StepContext* context) {
-  const StageRange stage("push dense", &stages_.push_dense);
+  const StageRange stage("push dense", &stages_.push_dense, context->step());
   StepTasks tasks;
   order_.FinishPush(context, &tasks);
   return Finish(&tasks);
@@ -265,7 +268,7 @@ bool Trainer::ReportsAfter(int64_t steps, bool last) const {
 }
 
 absl::Status Trainer::Report(const StepContext& context) {
-  const StageRange stage("report", &stages_.report);
+  const StageRange stage("report", &stages_.report, context.step());
   report_.progress = context.batch->progress;
   report_.window_loss =
       window_loss_samples_ == 0 ? std::nan("") : window_loss_sum_ / window_loss_samples_;
@@ -348,6 +351,7 @@ absl::StatusOr<bool> Trainer::EvaluateHere() {
   place.is_break = next_ == nullptr && !break_.ends_training;
   place.is_scheduled = IsScheduledHere();
   evaluated_ = place.step;
+  const TraceSpan span("evaluation", place.step);
   return parts_.evaluate(place);
 }
 

@@ -254,7 +254,8 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
   progress->Watch(device_alone);
   std::unique_ptr<ScriptRun> script;  // Null: the worker computes the model.
   if (job.has_worker()) {
-    ASSIGN_OR_RETURN(script, ScriptRun::Start(job, ResolveTables(job), options.start_step));
+    ASSIGN_OR_RETURN(script, ScriptRun::Start(job, ResolveTables(job), options.start_step,
+                                              {options.trace_directory, options.generation}));
   }
   RowSourceOptions cached_options;
   StaticRows static_rows;  // None where the cache's policy is another.

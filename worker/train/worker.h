@@ -59,6 +59,7 @@ struct WorkerOptions {
   // Outlives the run.
   EvaluationDecisions* decisions = nullptr;
   TextIndexOptions data_index;
+  std::string trace_directory;  // Where processes write their parts of the job's trace.
   // Tests set less than what RowSourceOptions say.
   std::optional<uint64_t> max_unwritten_bytes, write_back_piece_bytes;
   // This rank's end of the exchange between the workers of a job that has one (ExchangesBlocks);

@@ -2,12 +2,14 @@
 import contextlib
 import gc
 import io
+import json
 import os
 import pydoc
 import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 import unittest.mock
@@ -81,6 +83,38 @@ class RunTest(ScriptTest):
                     self.assertTrue(np.array_equal(batch.weight.numpy(), given.weights))
                 run.skip()
         self.finish(fake)
+
+    def test_a_trace_has_the_spans_of_its_steps(self):
+        with tempfile.TemporaryDirectory() as folder:
+            directory = os.path.join(folder, 'trace')
+            run, fake = self.start(random_batches(4), facts={'start_step': 5, 'trace': {
+                'job': 'fake', 'rank': 0, 'directory': directory, 'generation': 2, 'first_step': 6, 'last_step': 7}})
+            with run:
+                net = Net(run)
+                for batch in run.batches():
+                    with run.trace('my own "part"'):
+                        self.step(run, net, batch)
+                    # The file is there once the last step is over, not only at the end.
+                    self.assertEqual(os.path.isdir(directory), batch.step == 8)
+            self.finish(fake)
+            self.assertEqual(os.listdir(directory), ['script-0.json'])
+            with open(os.path.join(directory, 'script-0.json')) as file:
+                self.assertEqual(file.readline(), '{"displayTimeUnit":"ms",\n')  # The launcher reads it by lines.
+                about = json.loads('{%s}' % file.readline().rstrip(',\n'))['otherData']
+                file.seek(0)
+                trace = json.load(file)
+        self.assertEqual(about, trace['otherData'])
+        self.assertEqual((about['process'], about['generation'], about['pid'], about['dropped']),
+                         ('script 0', 2, os.getpid(), 0))
+        spans = [event for event in trace['traceEvents'] if event['ph'] == 'X']
+        self.assertEqual(about['events'], len(spans))
+        steps = {}
+        for span in spans:
+            self.assertGreaterEqual(min(span['ts'], span['dur']), 0)
+            steps.setdefault(span['name'], set()).add(span['args']['step'])
+        for name in ('make batch', 'write gradients', 'script step', 'wait for worker'):
+            self.assertEqual(steps[name], {6, 7}, name)
+        self.assertEqual(steps['my own "part"'], {6, 7})
 
     def test_an_error_comes_with_its_traceback(self):
         run, fake = self.start(random_batches(1))

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import sys
+import time
 import traceback
 import types
 import typing
@@ -22,6 +23,7 @@ from thermocline import _state
 from thermocline._batch import Batch, Slot, cut_batch, make_batch
 from thermocline._embeddings import Embeddings, Sequences
 from thermocline._library import Error
+from thermocline._trace import Trace
 
 _MANY_BATCHES = 100  # So many that are kept are rather a mistake.
 _SCHEDULERS = tuple(getattr(torch.optim.lr_scheduler, name)
@@ -75,6 +77,7 @@ class Job:
         self.own_metric: str = facts.get('own_metric', '')
         self.loads: bool = facts.get('loads', False)  # The worker sends the state of a checkpoint before any batch.
         self.max_state_bytes: int | None = facts.get('max_state_bytes')  # The most that the tracked objects take.
+        self.traced: dict[str, typing.Any] | None = facts.get('trace')  # Where --trace wants the script's spans.
 
 
 def _is_enabled_scaler(value: typing.Any) -> bool:
@@ -123,6 +126,9 @@ class Run:
         self.job = Job(json.loads(connection.job))
         self.metrics: dict[str, typing.Any] = {}
         self._connection = connection
+        self._trace = Trace(self.job.traced)
+        self._trace.step = self.job.start_step
+        self._handed_out_ns = 0  # When the open step's batch was handed out.
         self._id = os.urandom(8).hex()  # Its modules and batches have it, and their copies.
         self._released: list[int] = []  # Slots that no tensor needs any more; filled by any thread.
         self._num_held = 0  # Slots that were not given back.
@@ -417,7 +423,10 @@ class Run:
             self._loaded.clear()
         self._has_batch = True
         self._stepped.clear()
-        self._open = make_batch(self._id, self._slot(event), event, self.job, self._modules)
+        self._trace.begin(event.step)
+        with self._trace.span('make batch'):
+            self._open = make_batch(self._id, self._slot(event), event, self.job, self._modules)
+        self._handed_out_ns = time.monotonic_ns()
         pieces = min(accumulate, event.size)
         for number in range(pieces):
             self._pieces.append(cut_batch(self._open, number, pieces, self._modules))
@@ -439,14 +448,16 @@ class Run:
         while self._released:
             self._connection.release(self._released.pop())
             self._num_held -= 1
-        return self._connection.next()
+        with self._trace.span('wait for worker'):
+            return self._connection.next()
 
     def _next(self) -> lib.Event:
         """The next event that is no matter of the state."""
         while True:
             event = self._receive()
             if event.kind == lib.SAVE:
-                self._connection.save(self._state_bytes())
+                with self._trace.span('save state'):
+                    self._connection.save(self._state_bytes())
             elif event.kind == lib.LOAD:
                 self._load()
                 self._restore_random_states()
@@ -472,7 +483,8 @@ class Run:
         weighted = loss if piece.share == 1.0 else loss.mul(piece.share)
         batch._state.is_in_backward = True
         try:
-            (weighted if scaler is None else scaler.scale(weighted)).backward()
+            with self._trace.span('backward'):
+                (weighted if scaler is None else scaler.scale(weighted)).backward()
         finally:
             batch._state.is_in_backward = False
         batch._state.loss_sum = (batch._state.loss_sum or 0.0) + float(loss.detach()) * piece.size
@@ -537,7 +549,8 @@ class Run:
                             'before run.step(loss) (with accumulate= in each batch with batch.closes), or run.skip() '
                             'for a batch that counts for nothing. With a GradScaler, run.step(loss, scaler=scaler) '
                             'steps it.' % (batch.step, name))
-        self._write(batch, gradients)
+        with self._trace.span('write gradients'):
+            self._write(batch, gradients)
         self._close(batch, loss_sum, math.nan if learning_rate is None else float(learning_rate), 0)
         return True
 
@@ -551,6 +564,16 @@ class Run:
             with contextlib.suppress(AssertionError):  # The script has updated it.
                 self._unscaler.update()
         self._close(batch, 0.0, math.nan, lib.SKIPS)
+
+    def trace(self, name: str) -> typing.ContextManager[None]:
+        """A span of your own in the job's trace (`thermocline train --trace FIRST:LAST`):
+
+            with run.trace('augment'):
+                ...
+
+        It belongs to the step that is open at its begin, or comes next. Without a trace it costs a microsecond.
+        """
+        return self._trace.span(name)
 
     def _require_open(self, call: str) -> Batch:
         if self._open is not None:
@@ -658,6 +681,8 @@ class Run:
 
     def _close(self, batch: Batch, loss_sum: float, learning_rate: float, flags: int) -> None:
         self._connection.step(batch._slot.number, loss_sum, learning_rate, flags)
+        self._trace.add('script step', self._handed_out_ns, batch.step)  # All that the loop does with the batch.
+        self._trace.step = batch.step + 1
         batch._state.is_open = False
         for leaf in batch.leaves:
             leaf.grad = None
@@ -704,7 +729,8 @@ class Run:
         # What an evaluation draws does not change what training draws: one that is repeated has no other effect.
         before = _random_states.now()
         try:
-            self._score_batch_of(event)
+            with self._trace.span('score batch'):
+                self._score_batch_of(event)
         finally:
             _random_states.restore(before)
 
@@ -790,6 +816,7 @@ class Run:
         except Error:
             pass  # The worker is gone, and needs no words.
         finally:
+            self._trace.write()
             self._connection.close()
 
 
