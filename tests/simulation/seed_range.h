@@ -9,7 +9,7 @@
 
 namespace thermocline {
 
-// [first, end). By default 1 to `count` (a third under a sanitizer); THERMOCLINE_TEST_SEED=n is
+// [first, end). By default 1 to `count` (a sixth under a sanitizer); THERMOCLINE_TEST_SEED=n is
 // seed n alone, THERMOCLINE_SIMULATION_SEEDS=n so many, both so many from that seed on.
 struct SeedRange {
   explicit SeedRange(uint64_t count) {

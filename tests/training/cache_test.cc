@@ -58,11 +58,13 @@ Outcome Train(const Job& job, WorkerOptions options = {}) {
 class CacheTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(CacheTest, GivesTheBitsOfNoCache) {
+  CaseChoice cases;
   for (const char* servers : {"cluster.servers=1", "cluster.servers=3"}) {
     const Job job = MakeSmallJob(GetParam(), {servers, "train.passes=2"});
     const Outcome uncached = Train(job);
     uint64_t hits = 0, evicted = 0, rejected_no_room = 0;
     for (const CacheShape& shape : Shapes()) {
+      if (!cases.TakesNext()) continue;
       SCOPED_TRACE(Name(shape));
       const Outcome cached = Train(WithCache(job, shape));
       ASSERT_TRUE(cached.workers[0].ok()) << cached.workers[0].status();
@@ -86,7 +88,9 @@ TEST_P(CacheTest, GivesTheBitsOfNoCache) {
 TEST_P(CacheTest, MayWriteRowsBackWhileTheyAreHeld) {
   const Job job = MakeSmallJob(GetParam(), {"cluster.servers=2", "train.passes=2"});
   const Outcome uncached = Train(job);
+  CaseChoice cases;
   for (const CacheShape& shape : Shapes()) {
+    if (!cases.TakesNext()) continue;
     uint64_t written_ahead = 0;
     for (const uint64_t most_bytes : {0, 1000}) {
       SCOPED_TRACE(absl::StrCat(Name(shape), ", at most ", most_bytes, " bytes unwritten"));
@@ -157,7 +161,9 @@ TEST_P(CacheTest, WritesBackInPieces) {
   WorkerOptions options;
   options.write_back_piece_bytes = 500;
   uint32_t most_forgotten = 0;
+  CaseChoice cases;
   for (const CacheShape& shape : Shapes()) {
+    if (!cases.TakesNext()) continue;
     SCOPED_TRACE(Name(shape));
     const Job cached = WithCache(job, shape);
     const Outcome whole = Train(cached, options);
@@ -176,7 +182,9 @@ TEST_P(CacheTest, WritesBackInPieces) {
 TEST_P(CacheTest, ResumesWithTheBitsOfNoCache) {
   const Job job = MakeSmallJob(GetParam(), {"cluster.servers=2", "train.passes=2"});
   const Outcome uncached = Train(job);
+  CaseChoice cases;
   for (const CacheShape& shape : Shapes()) {
+    if (!cases.TakesNext()) continue;
     const Job cached = WithCache(job, shape);
     for (const int64_t step : {1, 13}) {
       SCOPED_TRACE(absl::StrCat(Name(shape), ", resumed at ", step));
@@ -199,7 +207,9 @@ TEST_P(CacheTest, ACutLeavesTheWholeModelOnTheServers) {
     ending.mutable_train()->set_max_steps(step + 1);
     expected[step] = Hex(Train(ending).digest);
   }
+  CaseChoice cases;
   for (const CacheShape& shape : Shapes()) {
+    if (!cases.TakesNext()) continue;
     SCOPED_TRACE(Name(shape));
     const Job job = WithCache(plain, shape);
     JobServers servers(job);
@@ -260,7 +270,9 @@ TEST(CacheOrderTest, SlowServersChangeNothing) {
   const uint64_t seed = TestSeed();
   const Job job = MakeSmallJob("adagrad {}", {"cluster.servers=3", "train.passes=3"});
   const Outcome uncached = Train(job);
+  CaseChoice cases;
   for (const CacheShape& shape : Shapes()) {
+    if (!cases.TakesNext()) continue;
     SCOPED_TRACE(Name(shape));
     const Job cached = WithCache(job, shape);
     JobServers servers(cached);

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/testing/test_seed.h"
 #include "tests/training/small_job.h"
 #include "worker/train/worker.h"
 
@@ -59,11 +60,13 @@ void ExpectSameEvaluation(const Outcome& outcome, const Outcome& expected) {
 }
 
 TEST(EvaluationTest, ChangesNoBitOfTheModel) {
+  CaseChoice cases;
   for (const Shape& shape : Shapes()) {
     const Outcome without = Train(JobOf(shape));
     ASSERT_EQ(without.workers[0]->steps, 2 * kSmallJobSteps);
     for (const char* policy : {"evaluate.every_steps=1", "evaluate.every_steps=5",
                                "evaluate.every_steps=12", "evaluate.every_passes=1"}) {
+      if (!cases.TakesNext()) continue;
       SCOPED_TRACE(absl::StrCat(shape.Name(), ", ", policy));
       EvaluationDecisions go_on;
       go_on.Take(kNever, false);
@@ -77,8 +80,10 @@ TEST(EvaluationTest, ChangesNoBitOfTheModel) {
 }
 
 TEST(EvaluationTest, EndsTrainingOnAllWorkersWithTheModelOfItsStep) {
+  CaseChoice cases;
   for (const Shape& shape : Shapes()) {
     for (const int64_t steps : {3, 12, 18}) {
+      if (!cases.TakesNext()) continue;
       SCOPED_TRACE(absl::StrCat(shape.Name(), ", ", steps, " steps"));
       const Outcome expected = TrainUpTo(shape, steps);
       EvaluationDecisions stop;

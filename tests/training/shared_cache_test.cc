@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/testing/test_seed.h"
 #include "tests/training/in_process_transport.h"
 #include "tests/training/small_job.h"
 #include "worker/train/launcher_orders.h"
@@ -116,7 +117,9 @@ TEST(SharedCacheTest, GivesTheBitsOfNoCache) {
   const auto job = [](int workers) { return MakeJob(workers, {"cluster.servers=2"}); };
   Uncached uncached(job);
   Totals totals;
+  CaseChoice cases;
   for (const Shape& shape : Shapes()) {
+    if (!cases.TakesNext()) continue;
     SCOPED_TRACE(Name(shape));
     const Outcome cached = Train(WithCache(job(shape.workers), shape));
     ExpectSame(cached, uncached.Of(shape.workers));
@@ -139,7 +142,9 @@ TEST(SharedCacheTest, WritesRowsBackAmidTheRun) {
   };
   Uncached uncached(job);
   Totals totals;
+  CaseChoice cases;
   for (const Shape& shape : Shapes()) {
+    if (!cases.TakesNext()) continue;
     SCOPED_TRACE(Name(shape));
     WorkerOptions options;
     options.max_unwritten_bytes = shape.window_steps == 3 ? 0 : 1000;
@@ -155,8 +160,9 @@ TEST(SharedCacheTest, WritesRowsBackAmidTheRun) {
 TEST(SharedCacheTest, ResumesWithTheBitsOfNoCache) {
   const auto job = [](int workers) { return MakeJob(workers, {"cluster.servers=2"}); };
   Uncached uncached(job);
+  CaseChoice cases;
   for (const Shape& shape : Shapes()) {
-    if (shape.window_steps == 1) continue;
+    if (shape.window_steps == 1 || !cases.TakesNext()) continue;
     SCOPED_TRACE(Name(shape));
     const Job cached = WithCache(job(shape.workers), shape);
     const int64_t step = shape.window_steps;
