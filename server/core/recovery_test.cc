@@ -105,12 +105,12 @@ class RecoveryTest : public testing::TestWithParam<LogDurability> {
 
 TEST_P(RecoveryTest, NothingAcknowledgedIsLostOrAppliedTwice) {
   const uint64_t first = TestSeed(1);
-  for (uint64_t seed = first; seed < first + 200; ++seed) {
+  for (uint64_t seed = first; seed < first + RandomRuns(200); ++seed) {
     SCOPED_TRACE(absl::StrCat("THERMOCLINE_TEST_SEED=", seed));
     Run(seed);
     if (HasFatalFailure()) return;
   }
-  EXPECT_GT(crashes_, 200);
+  EXPECT_GT(crashes_, RandomRuns(200));
 }
 
 INSTANTIATE_TEST_SUITE_P(Durabilities, RecoveryTest,

@@ -208,7 +208,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"AppliedInReplay", PlantedFault::kAppliedInReplay},
                     Planted{"OldGenerations", PlantedFault::kOldGenerations},
                     Planted{"OldBases", PlantedFault::kOldBases, "", 75},
-                    Planted{"NoRequestOrder", PlantedFault::kNoRequestOrder, "", 150},
+                    Planted{"NoRequestOrder", PlantedFault::kNoRequestOrder, "", 475},
                     Planted{"OldEvaluations", PlantedFault::kOldEvaluations},
                     Planted{"UnsyncedShards", PlantedFault::kUnsyncedShards},
                     Planted{"SharedFileNames", PlantedFault::kSharedFileNames, "", 65},
