@@ -576,9 +576,9 @@ function chart(options, series) {
   return c.root;
 }
 function head(run, i) {
-  const s = run.state, [first, ...rest] = String(s.why || '').replace(/\.$/, '').split('\n');
+  const s = run.state, [first, ...rest] = String(s.why || '').split('\n');
   return el('div', {class: 'why'},
-    el('p', {}, many() ? el('b', {}, keyOf({run: i}), run.label, ': ') : null, el('b', {}, s.title), ': ', first,
+    el('p', {}, many() ? el('b', {}, keyOf({run: i}), run.label, ': ') : null, el('b', {}, s.title), ': ', first.replace(/[.:]$/, ''),
       run.launches.length > 1 ? `. ${run.launches.length} launches.` : '.'),
     rest.length ? el('details', {}, el('summary', {}, 'All of the reason'), el('pre', {}, s.why)) : null,
     el('ul', {class: 'next'}, s.next.map(([text, command]) => el('li', {}, text, command ? ': ' : '.', command ? el('code', {}, command) : null))),

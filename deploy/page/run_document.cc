@@ -180,7 +180,7 @@ bool IsRunning(const RunHistory& history, const RunFiles& files) {
 
 Json MakeRunDocument(const RunHistory& history, const RunFiles& files, bool has_metrics,
                      const std::string& label) {
-  const auto fraction = NumberAt(history.last_progress, "fraction");
+  const auto& last = history.last_progress;
   Json run;
   run["label"] = label;
   run["run_dir"] = files.run_dir;
@@ -189,7 +189,7 @@ Json MakeRunDocument(const RunHistory& history, const RunFiles& files, bool has_
   run["figures"] = Headline(history, files);
   run["notes"] = NotesOf(history, files, has_metrics);
   run["time_s"] = ShortNumber(history.t);
-  run["fraction"] = ShortNumber(fraction);
+  run["fraction"] = ShortNumber(last ? last->fraction : std::nullopt);
   run["servers"] = CountOrNull(files.stats.servers.size());
   run["workers"] = CountOrNull(files.stats.workers.size());
   run["progress"] = history.progress.ToJson();

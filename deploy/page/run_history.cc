@@ -1,5 +1,9 @@
 #include "deploy/page/run_history.h"
 
+// Arrow's libraries export symbols of their own copy of RapidJSON.
+#define RAPIDJSON_NAMESPACE rapidjson_of_page
+#include <rapidjson/document.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -18,6 +22,7 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kChunkBytes = 1 << 20;
 // Longer ones are no events; their bytes are not kept.
 constexpr size_t kMaxLineBytes = 1 << 22;
+constexpr char kProgress[] = "progress";
 constexpr size_t kMaxMarkBytes = 300;
 constexpr size_t kMaxTextBytes = 2000;
 
@@ -35,8 +40,8 @@ std::string Shortened(std::string text, size_t most) {
 }
 
 bool NeedsStep(const std::string& kind) {
-  return kind == "progress" || kind == "workers" || kind == "eval" || kind == "checkpoint" ||
-         kind == "rollback" || kind == "resume";
+  return kind == "workers" || kind == "eval" || kind == "checkpoint" || kind == "rollback" ||
+         kind == "resume";
 }
 
 // The part of a line that evaluations and checkpoints are shown by.
@@ -49,6 +54,57 @@ Json Picked(const Json& line, std::initializer_list<const char*> names) {
 }
 
 }  // namespace
+
+class HistoryReader::FastParser {
+ public:
+  // Whether a line is an event of this kind.
+  bool Parse(absl::string_view line, absl::string_view kind) {
+    line_.reset();
+    pool_.Clear();
+    line_.emplace(&pool_);
+    text_.assign(line.data(), line.size());
+    if (line_->ParseInsitu(text_.data()).HasParseError() || !line_->IsObject()) return false;
+    const auto event = line_->FindMember("event");
+    return event != line_->MemberEnd() && event->value.IsString() &&
+           absl::string_view(event->value.GetString(), event->value.GetStringLength()) == kind;
+  }
+
+  // A finite number of the line.
+  std::optional<double> At(const char* name) const { return ValueOf(*line_, name); }
+  // The same of an object in it.
+  std::optional<double> At(const char* object, const char* name) const {
+    const auto found = line_->FindMember(object);
+    if (found == line_->MemberEnd() || !found->value.IsObject()) return std::nullopt;
+    return ValueOf(found->value, name);
+  }
+  // Calls `on_number` with the name and value of each number of an object.
+  template <typename OnNumber>
+  void ForEachOf(const char* object, const OnNumber& on_number) const {
+    const auto found = line_->FindMember(object);
+    if (found == line_->MemberEnd() || !found->value.IsObject()) return;
+    for (const auto& field : found->value.GetObject()) {
+      if (!field.value.IsNumber()) continue;
+      on_number(absl::string_view(field.name.GetString(), field.name.GetStringLength()),
+                field.value.GetDouble());
+    }
+  }
+
+ private:
+  static std::optional<double> ValueOf(const rapidjson_of_page::Value& object, const char* name) {
+    const auto found = object.FindMember(name);
+    if (found == object.MemberEnd() || !found->value.IsNumber()) return std::nullopt;
+    return found->value.GetDouble();  // JSON has none that is not finite.
+  }
+
+  std::string text_;  // The texts of line_ lie in it.
+  rapidjson_of_page::MemoryPoolAllocator<> pool_;
+  std::optional<rapidjson_of_page::Document> line_;
+};
+
+HistoryReader::HistoryReader() : fast_(std::make_unique<FastParser>()) {}
+HistoryReader::~HistoryReader() = default;
+HistoryReader::HistoryReader(HistoryReader&&) noexcept = default;
+HistoryReader& HistoryReader::operator=(HistoryReader&&) noexcept = default;
 
 // The file
 // ------------------------------------------------------------------------------------------------
@@ -95,28 +151,30 @@ bool HistoryReader::Follow(const std::string& path) {
 void HistoryReader::TakeLine(absl::string_view line) {
   if (line.empty()) return;
   ++history_.num_lines;
+  if (TakeFast(line)) return;
   if (!TakeEvent(Json::parse(line.begin(), line.end(), nullptr, false))) ++history_.bad_lines;
 }
 
 // Events
 // ------------------------------------------------------------------------------------------------
 
-bool HistoryReader::TakeEvent(Json line) {
+bool HistoryReader::TakeFast(absl::string_view line) {
+  if (!fast_->Parse(line, kProgress)) return false;
+  const auto wall_s = fast_->At("wall_s");
+  if (!wall_s || !fast_->At("step")) return false;
+  LaunchOf(kProgress, *wall_s).has_trained = true;
+  TakeProgress(*fast_);
+  return true;
+}
+
+bool HistoryReader::TakeEvent(const Json& line) {
   const auto wall_s = NumberAt(line, "wall_s");
   const std::string kind = wall_s ? TextAt(line, "event") : "";
-  if (kind.empty()) return false;
+  if (kind.empty() || kind == kProgress) return false;
   if (NeedsStep(kind) && !NumberAt(line, "step").has_value()) return false;
-  if (BeginsLaunch(kind, *wall_s)) BeginLaunch();
-  history_.t = std::max(history_.t, base_ + *wall_s);
-  RunHistory::Launch& launch = history_.launches.back();
-  launch.end = history_.t;
+  RunHistory::Launch& launch = LaunchOf(kind, *wall_s);
   if (kind == "started") TakeStart(line);
   if (kind != "started" && kind != "pack") launch.has_trained = true;
-  if (kind == "progress") {
-    TakeProgress(line);
-    history_.last_progress = std::move(line);
-    return true;
-  }
   if (kind == "workers") {
     TakeWorkers(line);
     return true;
@@ -150,12 +208,22 @@ bool HistoryReader::BeginsLaunch(const std::string& kind, double wall_s) const {
   return base_ + wall_s < history_.t - 1e-6;
 }
 
+RunHistory::Launch& HistoryReader::LaunchOf(const std::string& kind, double wall_s) {
+  if (BeginsLaunch(kind, wall_s)) BeginLaunch();
+  history_.t = std::max(history_.t, base_ + wall_s);
+  RunHistory::Launch& launch = history_.launches.back();
+  launch.end = history_.t;
+  return launch;
+}
+
 void HistoryReader::BeginLaunch() {
   for (auto& [name, lane] : history_.lanes) CloseSpan(&lane);
   base_ = history_.t;
+  double last_step = 0;
+  if (history_.last_progress.has_value()) last_step = history_.last_progress->step;
   RunHistory::Launch launch;
   launch.begin = launch.end = base_;
-  launch.generations = {{base_, NumberAt(history_.last_progress, "step").value_or(0)}};
+  launch.generations = {{base_, last_step}};
   history_.launches.push_back(std::move(launch));
   ++history_.num_launches;
   history_.phase.clear();
@@ -170,29 +238,25 @@ void HistoryReader::TakeStart(const Json& line) {
   launch.host = TextAt(line, "host");
 }
 
-void HistoryReader::TakeProgress(const Json& line) {
+void HistoryReader::TakeProgress(const FastParser& line) {
   Series& series = history_.progress;
-  const double step = *NumberAt(line, "step");
+  const double step = *line.At("step");
   // A run that was begun anew, without a line that says so.
   if (!series.empty() && series.place(series.size() - 1).step > step) DropBeyond(step - 1);
-  series.Begin({step, history_.t, NumberAt(line, "samples")});
-  series.Put("loss", NumberAt(line, "loss"), true);
-  series.Put("auc", NumberAt(line, "auc"), true);
-  series.Put("learning_rate", NumberAt(line, "learning_rate"), false);
-  series.Put("samples_per_s", NumberAt(line, "samples_per_s"), true);
-  series.Put("bytes_pulled", NumberAt(line, "bytes_pulled_per_step"), true);
-  series.Put("bytes_pushed", NumberAt(line, "bytes_pushed_per_step"), true);
-  if (const auto cache = line.find("cache"); cache != line.end()) {
-    series.Put("hit_rate", NumberAt(*cache, "hit_rate"), true);
-  }
-  const auto stages = line.find("stages_us_per_step");
-  if (stages != line.end() && stages->is_object()) {
-    for (const auto& [name, micros] : stages->items()) {
-      // Stages ahead run beside the training thread: they are no part of a step's time.
-      if (absl::EndsWith(name, "(ahead)") || !micros.is_number()) continue;
-      series.Put(absl::StrCat("stage ", name), micros.get<double>(), false);
-    }
-  }
+  RunHistory::LastProgress& last = history_.last_progress.emplace();
+  last = {step, line.At("samples"), line.At("samples_per_s"), line.At("fraction"), line.At("loss")};
+  series.Begin({step, history_.t, last.samples});
+  series.Put("loss", last.loss, true);
+  series.Put("auc", line.At("auc"), true);
+  series.Put("learning_rate", line.At("learning_rate"), false);
+  series.Put("samples_per_s", last.samples_per_s, true);
+  series.Put("bytes_pulled", line.At("bytes_pulled_per_step"), true);
+  series.Put("bytes_pushed", line.At("bytes_pushed_per_step"), true);
+  series.Put("hit_rate", line.At("cache", "hit_rate"), true);
+  line.ForEachOf("stages_us_per_step", [&series](absl::string_view name, double micros) {
+    // Stages ahead run beside the training thread: they are no part of a step's time.
+    if (!absl::EndsWith(name, "(ahead)")) series.Put(absl::StrCat("stage ", name), micros, false);
+  });
   history_.phase.clear();
 }
 

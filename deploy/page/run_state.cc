@@ -139,7 +139,7 @@ void AddResult(const Json& summary, Rows* rows) {
 Json DescribeState(const RunHistory& history, const RunFiles& files) {
   const std::string run_dir = ShellWord(files.run_dir);
   if (IsRunning(history, files)) {
-    const std::string doing = history.last_progress.is_null() ? "starting" : "training";
+    const std::string doing = history.last_progress.has_value() ? "training" : "starting";
     return State(
         "running", "Running", history.phase.empty() ? doing : history.phase,
         Json::array(
@@ -160,7 +160,7 @@ Json DescribeState(const RunHistory& history, const RunFiles& files) {
 Json Headline(const RunHistory& history, const RunFiles& files) {
   const bool is_final = HasResult(history, files);
   const Json& summary = files.summary;
-  const Json& progress = history.last_progress;
+  const auto progress = history.last_progress.value_or(RunHistory::LastProgress());
   const RunHistory::Row* const last = history.evaluations.last();
   Rows rows;
   if (is_final) {
@@ -170,15 +170,19 @@ Json Headline(const RunHistory& history, const RunFiles& files) {
     if (!kept.empty()) rows.Real("Best AUC", NumberAt(evaluations, "best_auc"), kept);
   } else {
     if (last != nullptr) AddScores(last->line, "last evaluation", &rows);
-    rows.Real("Loss", NumberAt(progress, "loss"), "last line");
+    rows.Real("Loss", progress.loss, "last line");
   }
-  const Json& source = is_final ? summary : progress;
-  const auto fraction = is_final ? std::nullopt : NumberAt(progress, "fraction");
-  rows.Count("Steps",
-             NumberAt(source, "steps") ? NumberAt(source, "steps") : NumberAt(source, "step"),
-             fraction ? absl::StrFormat("%.0f%% of the job", 100 * *fraction) : "");
-  rows.Count("Samples", NumberAt(source, "samples"));
-  rows.Count("Samples/s", NumberAt(source, "samples_per_s"), is_final ? "" : "last line");
+  if (is_final) {
+    rows.Count("Steps", NumberAt(summary, "steps"));
+    rows.Count("Samples", NumberAt(summary, "samples"));
+    rows.Count("Samples/s", NumberAt(summary, "samples_per_s"));
+  } else if (history.last_progress.has_value()) {
+    const auto& fraction = progress.fraction;
+    rows.Count("Steps", progress.step,
+               fraction ? absl::StrFormat("%.0f%% of the job", 100 * *fraction) : "");
+    rows.Count("Samples", progress.samples);
+    rows.Count("Samples/s", progress.samples_per_s, "last line");
+  }
   AddHistory(history, &rows);
   if (is_final) AddResult(summary, &rows);
   return rows.Take();

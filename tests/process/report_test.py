@@ -119,6 +119,15 @@ class ReportTest(ProcessTest):
         self.browser.evaluate("document.querySelector('[data-axis=t]').click()")
         self.browser.evaluate('new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))')
         self.assertEqual(self.browser.console, [])
+        # What a live page is sent replaces the points from an index on, and single fields.
+        tail = {'from': 2, 'step': [30], 't': [3], 'samples': [9], 'mean': {'loss': [0.5], 'new': [7]}}
+        answer = {'cursor': 'c', 'live': False, 'run': {'time_s': 3, 'progress_tail': tail}}
+        self.assertEqual(self.browser.evaluate(
+            '(() => { merge(%s); const p = report.runs[0].progress; for (const refresh of sections) refresh(); redraw();'
+            ' return [p.step, p.mean.new, p.mean.loss.length, report.runs[0].time_s]; })()' % json.dumps(answer)),
+            [[1, 2, 30], [None, None, 7], 3, 3])
+        self.browser.evaluate('new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))')
+        self.assertEqual(self.browser.console, [])
         # Without JavaScript the figures are there as tables.
         self.show(path, script=False)
         text = self.browser.visible_text()
