@@ -74,9 +74,9 @@ class Rows:
             elif event['ph'] == 'e':
                 call = calls[event['pid'], event['id2']['local']]
                 call['dur'] = event['ts'] - call['ts']
-        # The trainer's step: from its first stage to its last, over all workers.
-        own = [event for place, found in spans.items() for event in found
-               if event['args'].get('step') == step and self.threads.get(place) == 'train']
+        # The step: from its first stage in a worker to its last there, or to the end of its update on a server.
+        own = [event for place, found in spans.items() for event in found if event['args'].get('step') == step
+               and (self.threads.get(place) == 'train' or event['name'] == 'apply')]
         if not own:
             sys.exit('the trace has no step %d' % step)
         self.begin = min(event['ts'] for event in own)

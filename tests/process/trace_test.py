@@ -4,11 +4,15 @@ import collections
 import json
 import os
 import signal
+import subprocess
+import sys
 import unittest
+import xml.etree.ElementTree
 
-from harness import ProcessTest, wait_for
+from harness import ProcessTest, program, wait_for
 
 CACHED = ['--set=cache.budget=600KiB', '--set=cache.window_steps=6']
+PICTURE = program('tests/benchmarks/trace_picture.py')
 FIRST, LAST = 10, 13
 STEPS = set(range(FIRST, LAST + 1))
 # What the training thread of a worker does in each step.
@@ -100,7 +104,7 @@ class TraceTest(ProcessTest):
 
     def test_all_processes_on_one_clock(self):
         flags = ['--servers=2', '--workers=2', *CACHED, '--set=cluster.durability=LOG_SYNC',
-                 '--set=checkpoint.every_steps=4']
+                 '--set=checkpoint.every_steps=12']
         untraced = self.train(*flags, run_dir=self.run_dir + '-untraced')
         self.assertFalse(os.path.exists(self.run_dir + '-untraced/trace'))
         launcher = self.start(*flags, '--trace=%d:%d' % (FIRST, LAST))
@@ -117,6 +121,7 @@ class TraceTest(ProcessTest):
         self.assert_well_formed(spans)
         self.assert_has_all_stages(spans)
         self.assert_one_clock(spans)
+        self.assert_can_be_drawn()
 
         # Steps beyond the end; the trace that is there stays.
         resumed = self.thermocline('train', '--resume', '--run-dir', self.run_dir, '--set=train.passes=2',
@@ -128,6 +133,16 @@ class TraceTest(ProcessTest):
         # A launch without --trace doesn't trace again.
         self.resume('--set=train.passes=3')
         self.assertNotIn('trace', self.job_file())
+
+    def assert_can_be_drawn(self):
+        """The picture of a step has the bands of all processes and the stages of its training threads."""
+        picture = self.run_dir + '.svg'
+        subprocess.run([sys.executable, PICTURE, self.run_dir + '/trace.json', str(LAST), picture], check=True)
+        root = xml.etree.ElementTree.parse(picture).getroot()
+        texts = [element.text for element in root.iter() if element.tag.endswith('text')]
+        self.assertLessEqual({'worker 0', 'worker 1', 'server 0', 'server 1', 'train', 'calls'}, set(texts))
+        titles = [element.text.split(':')[0] for element in root.iter() if element.tag.endswith('title')]
+        self.assertGreaterEqual(titles.count('forward'), 2)
 
     def job_file(self):
         with open(os.path.join(self.run_dir, 'job.textproto')) as file:
