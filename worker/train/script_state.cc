@@ -79,7 +79,7 @@ void ScriptState::AddPush(StepContext* context, StepTasks* tasks) {
 }
 
 absl::Status ScriptState::PushState(StepContext* context) {
-  const TraceSpan span("save script state", context->step());
+  const TraceSpan span("save script state");
   ASSIGN_OR_RETURN(ScriptMessage answer, script_->Await(TC_STATE));
   const std::vector<float> by_row = RowsOfState(answer.state);
   answer = {};  // A state may be large: each copy of it goes as soon as the next is made.
