@@ -120,7 +120,8 @@ std::string TraceFileText(const ProcessTraceOptions& options, const RecordedTrac
                       {"base_ns", base_ns},
                       {"events", NumEvents(recorded)},
                       {"dropped", recorded.dropped}};
-  std::string text = absl::StrCat("{\"displayTimeUnit\":\"ms\",\n\"otherData\":", about.dump(),
+  std::string text = absl::StrCat("{\"displayTimeUnit\":\"ms\",\n\"otherData\":",
+                                  about.dump(-1, ' ', false, Json::error_handler_t::replace),
                                   ",\n\"traceEvents\":[\n");
   uint64_t last_id = 0;
   int tid = 0;

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace thermocline {
 namespace {
@@ -116,6 +118,7 @@ TEST(ProcessTraceTest, WritesItsFileOnceTheLastStepIsOver) {
   { const TraceSpan span("apply", Step(9)); }
   EndTraceOf(Step(9));
   while (!std::filesystem::exists(directory + "/server-1.json")) {
+    absl::SleepFor(absl::Milliseconds(5));
   }
   EXPECT_FALSE(IsTracing());
 }

@@ -144,9 +144,27 @@ absl::StatusOr<Job> JobToTrain(const TrainFlags& flags, bool resumes) {
 
 // The steps of --trace, or of the job file. Those of an earlier launch are not traced again.
 absl::Status SetTrace(const TrainFlags& flags, bool resumes, Job* job) {
+  for (const std::string& set : flags.set) {
+    if (!absl::StartsWith(set, "trace")) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--set ", set, ": the steps to trace are a flag, --trace FIRST:LAST"));
+  }
   if (resumes && !flags.restarted) job->clear_trace();
   if (flags.trace.empty()) return job->has_trace() ? CheckTrace(job->trace()) : absl::OkStatus();
   ASSIGN_OR_RETURN(*job->mutable_trace(), ParseTrace(flags.trace));
+  return absl::OkStatus();
+}
+
+// A controller that an engine has started again may begin behind the traced steps.
+absl::Status DropTraceOfThePast(const TrainFlags& flags, RunSetup* setup) {
+  if (!setup->job.has_trace()) return absl::OkStatus();
+  const int64_t first = setup->options.start.first_step().value();
+  if (first <= static_cast<int64_t>(setup->job.trace().last_step())) return absl::OkStatus();
+  if (!flags.restarted) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--trace ", flags.trace, ": the job goes on at step ", first, ", behind these steps"));
+  }
+  setup->job.clear_trace();
   return absl::OkStatus();
 }
 
@@ -395,6 +413,7 @@ absl::StatusOr<RunSetup> SetUpTraining(const TrainFlags& flags, ByteScan* scan) 
                      found.message()));
   }
   RETURN_IF_ERROR(SetUpCheckpoints(flags, resumes, scan, &setup));
+  RETURN_IF_ERROR(DropTraceOfThePast(flags, &setup));
   setup.directory.FillHotDirectory(&setup.job);
   return setup;
 }

@@ -137,7 +137,7 @@ class JobRunner {
         machine_(MachineOptions(job, options, directory)) {
     supervisor_.ReadFrom(mailbox_.fd(), [](absl::string_view) {});
     if (job.has_trace() && !options.eval_only) {
-      trace_ = std::make_unique<JobTrace>(TraceOptions(job, options, directory), &background_);
+      trace_ = std::make_unique<JobTrace>(TraceOptions(job, options, directory), &trace_tasks_);
     }
   }
 
@@ -182,7 +182,7 @@ class JobRunner {
   // Writes the trace of the job, which has ended.
   void EndTrace() {
     if (trace_ == nullptr) return;
-    background_.AwaitIdle();
+    trace_tasks_.AwaitIdle();
     TellTrace(trace_->End());
   }
   // For requests that the job has not answered.
@@ -282,6 +282,7 @@ class JobRunner {
   std::unique_ptr<ProcessCalls> calls_;
   std::optional<GenerationOutcome> outcome_;
   std::unique_ptr<JobTrace> trace_;    // Null: the job has none.
+  TaskQueue trace_tasks_{1};           // Uses trace_. Merging a trace may take seconds.
   TaskQueue background_{kMaxThreads};  // Uses all above.
 };
 
@@ -354,7 +355,7 @@ void JobRunner::Do(const action::Open& open) {
   hosts_.BeginGeneration();
   calls_ = std::make_unique<ProcessCalls>(job_, generation_,
                                           AbsolutePath(directory_.File(kTraceFolder)));
-  if (trace_ != nullptr) trace_->BeginGeneration();
+  if (trace_ != nullptr) trace_->BeginGeneration(generation_, open.start.first_step());
   event::Opened opened;
   opened.generation = generation_;
   opened.status = Prepare(open.start, &opened.base);

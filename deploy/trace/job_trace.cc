@@ -21,9 +21,11 @@ void AddPoll(const std::string& process, const Report& report, ClockOffsets* clo
 JobTrace::JobTrace(TraceMergeOptions options, TaskRunner* tasks)
     : options_(std::move(options)), tasks_(tasks) {}
 
-void JobTrace::BeginGeneration() {
-  has_begun_ = true;
+void JobTrace::BeginGeneration(uint64_t generation, Step first) {
+  const Step last(static_cast<int64_t>(options_.steps.last_step()));
+  if (std::exchange(has_begun_, true) && first > last) return;
   absl::MutexLock lock(&mutex_);
+  generation_ = generation;
   is_merged_ = false;
 }
 
@@ -40,21 +42,25 @@ void JobTrace::OnStatus(const std::vector<ServerReport>& servers,
     beyond += worker.stats->step() > static_cast<int64_t>(options_.steps.last_step()) ? 1 : 0;
   }
   if (beyond < options_.workers) return;
+  uint64_t generation;
   {
     absl::MutexLock lock(&mutex_);
     if (is_merged_ || is_looking_) return;
     is_looking_ = true;
+    generation = generation_;
   }
-  tasks_->Run([this, clocks = clocks_] { MergeIfAllAreThere(clocks); });
+  tasks_->Run([this, generation, clocks = clocks_] { MergeIfAllAreThere(generation, clocks); });
 }
 
-void JobTrace::MergeIfAllAreThere(const ClockOffsets& clocks) {
-  const bool all = HasAllTraces(options_);
+void JobTrace::MergeIfAllAreThere(uint64_t generation, const ClockOffsets& clocks) {
+  TraceMergeOptions options = options_;
+  options.first_generation = generation;
+  const bool all = HasAllTraces(options);
   std::string line;
-  if (all) line = DescribeTrace(options_, MergeTraces(options_, clocks));
+  if (all) line = DescribeTrace(options, MergeTraces(options, clocks));
   absl::MutexLock lock(&mutex_);
   is_looking_ = false;
-  if (!all) return;
+  if (!all || generation != generation_) return;
   is_merged_ = true;
   line_ = std::move(line);
 }

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -29,8 +28,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A process's file is far smaller: kMaxTraceEvents of 300 bytes.
-constexpr uint64_t kMaxFileBytes = uint64_t{512} << 20;
+// A file that is whole ends so. Each line between its third and this has one event.
+constexpr absl::string_view kLastLine = "]}";
 // "otherData" comes first, and is no longer.
 constexpr size_t kHeadBytes = 4096;
 constexpr char kIsDamaged[] = " (its file is damaged)";
@@ -93,17 +92,13 @@ std::optional<Json> ReadAbout(const std::string& path) {
   return AboutOf(Json::parse(text, nullptr, /*allow_exceptions=*/false));
 }
 
-// The file's events; nullopt: it is damaged.
-std::optional<Json> ReadEvents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file || static_cast<uint64_t>(file.tellg()) > kMaxFileBytes) return std::nullopt;
-  file.seekg(0);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  Json trace = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!trace.is_object() || !trace.contains("traceEvents") || !trace["traceEvents"].is_array()) {
-    return std::nullopt;
-  }
-  return std::move(trace["traceEvents"]);
+bool IsWhole(const std::string& path) {
+  const std::string end = absl::StrCat("\n", kLastLine, "\n");
+  std::string last(end.size(), '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(-static_cast<std::streamoff>(last.size()), std::ios::end);
+  file.read(last.data(), static_cast<std::streamsize>(last.size()));
+  return file && last == end;
 }
 
 int64_t NanosOf(const Json& micros) { return std::llround(micros.get<double>() * 1000); }
@@ -133,6 +128,7 @@ class Merge {
   Part PartOf(const ProcessFile& file, const Json& about) const;
   absl::Status Write(const std::string& path);
   void WritePart(Part* part, std::ofstream* out);
+  bool WriteEvents(const Part& part, std::ofstream* out);
   bool WriteEvent(const Part& part, Json event, std::ofstream* out);
   void WriteMetadata(const Part& part, const char* name, const Json& arguments, std::ofstream* out);
   void WriteLine(const Json& event, std::ofstream* out);
@@ -172,7 +168,8 @@ Part Merge::PartOf(const ProcessFile& file, const Json& about) const {
 void Merge::LookAt(const ProcessFile& file) {
   const std::string path = PathOf(options_, file);
   const std::optional<Json> about = ReadAbout(path);
-  if (!about.has_value() && access(path.c_str(), F_OK) == 0) {
+  const bool is_there = access(path.c_str(), F_OK) == 0;
+  if (is_there && (!about.has_value() || !IsWhole(path))) {
     merged_.missing.push_back(absl::StrCat(file.Name(), kIsDamaged));
   } else if (!about.has_value() || !IsOfThisTrace(options_, *about)) {
     merged_.missing.push_back(file.Name());
@@ -213,15 +210,9 @@ absl::Status Merge::Write(const std::string& path) {
 }
 
 void Merge::WritePart(Part* part, std::ofstream* out) {
-  std::optional<Json> events;
-  std::string why = kIsDamaged;
-  if (bytes_ <= options_.max_bytes) {
-    events = ReadEvents(part->path);
-  } else {
-    why = absl::StrCat(" (the trace has more than ", options_.max_bytes, " bytes without it)");
-  }
-  if (!events.has_value()) {
-    merged_.missing.push_back(absl::StrCat(part->name, why));
+  if (bytes_ > options_.max_bytes) {
+    merged_.missing.push_back(absl::StrCat(part->name, " (the trace has more than ",
+                                           options_.max_bytes, " bytes without it)"));
     return;
   }
   part->is_written = true;
@@ -231,9 +222,9 @@ void Merge::WritePart(Part* part, std::ofstream* out) {
   WriteMetadata(*part, "process_name", {{"name", title}}, out);
   WriteMetadata(*part, "process_labels", {{"labels", part->about["host"]}}, out);
   WriteMetadata(*part, "process_sort_index", {{"sort_index", part->pid}}, out);
-  bool is_whole = true;
-  for (Json& event : *events) is_whole = WriteEvent(*part, std::move(event), out) && is_whole;
-  if (!is_whole) merged_.warnings.push_back(part->name + " has events that can't be read");
+  if (!WriteEvents(*part, out)) {
+    merged_.warnings.push_back(part->name + " has events that can't be read");
+  }
   const uint64_t dropped = part->about["dropped"].get<uint64_t>();
   if (dropped > 0) {
     merged_.warnings.push_back(absl::StrCat(part->name, " had no room for ", dropped, " events"));
@@ -241,6 +232,19 @@ void Merge::WritePart(Part* part, std::ofstream* out) {
   if (!part->clock.has_value()) {
     merged_.warnings.push_back(absl::StrCat("the clock of ", part->name, " is not known"));
   }
+}
+
+// False: some can't be read.
+bool Merge::WriteEvents(const Part& part, std::ofstream* out) {
+  std::ifstream file(part.path, std::ios::binary);
+  std::string line;
+  for (int head = 0; head < 3; ++head) std::getline(file, line);
+  bool all = true;
+  while (std::getline(file, line) && line != kLastLine) {
+    Json event = Json::parse(absl::StripSuffix(line, ","), nullptr, /*allow_exceptions=*/false);
+    all = WriteEvent(part, std::move(event), out) && all;
+  }
+  return all;
 }
 
 // False: it is no event.

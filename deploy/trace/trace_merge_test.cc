@@ -188,7 +188,7 @@ TEST_F(TraceMergeTest, ADamagedFileIsMissing) {
                                std::filesystem::file_size(PathOf("worker", 1)) - 10);
   std::ofstream(PathOf("server", 0)) << "{";
   EXPECT_THAT(Merge().missing,
-              ElementsAre("server 0 (its file is damaged)", "worker 1 (its file is damaged)"));
+              ElementsAre("worker 1 (its file is damaged)", "server 0 (its file is damaged)"));
   EXPECT_EQ(names_.size(), 1u);
 }
 
@@ -240,7 +240,7 @@ TEST_F(TraceMergeTest, TheJobsTraceIsMergedOnceAllFilesAreThere) {
   Inline tasks;
   JobTrace trace(options_, &tasks);
   EXPECT_EQ(trace.End(), "");  // The job never began.
-  trace.BeginGeneration();
+  trace.BeginGeneration(1, Step(0));
   WriteAll();
   trace.OnStatus({}, WorkersAt(9));
   EXPECT_EQ(trace.TakeLine(), "");  // Step 9 is not trained yet.
@@ -258,14 +258,31 @@ TEST_F(TraceMergeTest, TheJobsTraceIsMergedOnceAllFilesAreThere) {
 TEST_F(TraceMergeTest, ARollbackMayMakeTheStepsAgain) {
   Inline tasks;
   JobTrace trace(options_, &tasks);
-  trace.BeginGeneration();
+  trace.BeginGeneration(1, Step(0));
   WriteAll();
   trace.OnStatus({}, WorkersAt(10));
   EXPECT_NE(trace.TakeLine(), "");
-  trace.BeginGeneration();
+  trace.BeginGeneration(2, Step(9));
+  trace.OnStatus({}, WorkersAt(10));
+  EXPECT_EQ(trace.TakeLine(), "");  // All files are of generation 1.
   Write("worker", 0, 200'000, /*generation=*/2);
+  trace.OnStatus({}, WorkersAt(10));
+  EXPECT_EQ(trace.TakeLine(), "");
   EXPECT_THAT(trace.End(), HasSubstr("/trace.json"));
   EXPECT_THAT(ReadText(options_.run_dir + "/trace.json"), HasSubstr("worker 0 (generation 2)"));
+}
+
+TEST_F(TraceMergeTest, ARollbackBehindTheTracedStepsLeavesTheTrace) {
+  Inline tasks;
+  JobTrace trace(options_, &tasks);
+  trace.BeginGeneration(1, Step(0));
+  WriteAll();
+  trace.OnStatus({}, WorkersAt(10));
+  EXPECT_NE(trace.TakeLine(), "");
+  trace.BeginGeneration(2, Step(10));
+  trace.OnStatus({}, WorkersAt(11));
+  EXPECT_EQ(trace.TakeLine(), "");
+  EXPECT_EQ(trace.End(), "");
 }
 
 TEST(ParseTraceTest, TakesTwoSteps) {

@@ -440,11 +440,11 @@ absl::Status ParameterServerService::ConfigureCore(const grpc::AuthContext& peer
 
 // A replay of pushes is not traced, nor are steps that were applied before.
 void ParameterServerService::BeginTrace(const ConfigureRequest& request) {
+  if (!request.has_trace() || request.trace_directory().empty()) return;
   ServerStats stats;
   core_->FillStats(&stats);
   const Step last(static_cast<int64_t>(request.trace().last_step()));
-  const bool is_wanted = request.has_trace() && !request.trace_directory().empty();
-  if (!is_wanted || Step(stats.complete_through()) >= last) return;
+  if (Step(stats.complete_through()) >= last) return;
   absl::MutexLock lock(&trace_mutex_);
   if (trace_.has_value()) return;  // The launcher has repeated its request.
   ProcessTraceOptions options;

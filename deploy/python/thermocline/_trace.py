@@ -42,6 +42,7 @@ class Trace:
     def __init__(self, facts: dict[str, typing.Any] | None) -> None:
         self._facts = facts
         self.step = -1  # The step that is open, or comes next.
+        self._lock = threading.Lock()  # Guards all below.
         self._spans: list[_Span] = []
         self._dropped = 0
         self._threads: dict[int, str] = {}
@@ -54,14 +55,16 @@ class Trace:
 
     def add(self, name: str, begin_ns: int, step: int) -> None:
         """A span from begin_ns (time.monotonic_ns()) until now."""
-        if self._facts is None or not self._facts['first_step'] <= step <= self._facts['last_step']:
-            return
-        if len(self._spans) == _MAX_SPANS:
-            self._dropped += 1
+        facts = self._facts
+        if facts is None or not facts['first_step'] <= step <= facts['last_step']:
             return
         thread = threading.get_ident()
-        self._threads.setdefault(thread, threading.current_thread().name)
-        self._spans.append(_Span(name, thread, begin_ns, time.monotonic_ns(), step))
+        with self._lock:
+            if len(self._spans) == _MAX_SPANS:
+                self._dropped += 1
+                return
+            self._threads.setdefault(thread, threading.current_thread().name)
+            self._spans.append(_Span(str(name), thread, begin_ns, time.monotonic_ns(), step))
 
     @contextlib.contextmanager
     def span(self, name: str) -> typing.Iterator[None]:
@@ -79,7 +82,7 @@ class Trace:
             return
         path = os.path.join(facts['directory'], 'script-%d.json' % facts['rank'])
         temporary = '%s.%d.%d.tmp' % (path, facts['generation'], os.getpid())
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), self._lock:
             os.makedirs(facts['directory'], exist_ok=True)
             with open(temporary, 'w') as file:
                 file.write(self._text(facts))
