@@ -63,13 +63,13 @@ def write_run(run_dir, lines, servers):
 
 
 def report(thermocline, run_dir):
-    """(seconds, peak MiB) of the command, which must succeed."""
+    """(seconds, of the processor, peak MiB) of the command, which must succeed."""
     begin = time.monotonic()
     pid = os.spawnv(os.P_NOWAIT, thermocline, [thermocline, "report", run_dir])
     _, status, usage = os.wait4(pid, 0)
     if status != 0:
         sys.exit("thermocline report ended with status %d" % status)
-    return time.monotonic() - begin, usage.ru_maxrss / 1024
+    return time.monotonic() - begin, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def seconds_in_browser(page):
@@ -107,10 +107,10 @@ def main():
         page = os.path.join(run_dir, "report.html")
         shown_s = seconds_in_browser(page)
         seconds = [round_[0] for round_ in rounds]
-        print("progress lines  metrics.jsonl  seconds (min..max)  peak memory  page     shown after")
-        print("%14s  %9.1f MiB  %7.2f (%.2f..%.2f)  %7.1f MiB  %.2f MiB  %s" % (
+        print("progress lines  metrics.jsonl  seconds (min..max)  of the processor  peak memory  page     shown after")
+        print("%14s  %9.1f MiB  %7.2f (%.2f..%.2f)  %16.2f  %7.1f MiB  %.2f MiB  %s" % (
             "{:,}".format(args.lines), size / 2**20, statistics.median(seconds), min(seconds), max(seconds),
-            max(round_[1] for round_ in rounds), os.path.getsize(page) / 2**20,
+            statistics.median(round_[1] for round_ in rounds), max(round_[2] for round_ in rounds), os.path.getsize(page) / 2**20,
             "no Chromium" if shown_s is None else "%.2f s" % shown_s))
 
 
