@@ -86,6 +86,7 @@ void HttpDoor::Take(MonitorSnapshot snapshot) {
             });
   is_new_ = true;
   has_snapshot_ = true;
+  metrics_.reset();
 }
 
 bool HttpDoor::IsKnownHost(absl::string_view host) const {
@@ -161,10 +162,9 @@ HttpAnswer HttpDoor::Show(const HttpRequest& request) {
     answer.status = 503;
     answer.body = "The controller has sent no figures yet.\n";
   } else if (request.path == "/metrics") {
-    Refresh();
-    if (!prepared_.metrics.has_value()) prepared_.metrics = MetricsText(setup_.job(), snapshot_);
+    if (!metrics_.has_value()) metrics_ = MetricsText(setup_.job(), snapshot_);
     answer.type = kPrometheusText;
-    answer.body = *prepared_.metrics;
+    answer.body = *metrics_;
   } else if (request.path == "/") {
     Refresh();
     if (!prepared_.page.has_value()) prepared_.page = page_->Page();

@@ -56,13 +56,13 @@ class HttpDoor {
   // The newest of what the controller sends.
   void Take(MonitorSnapshot snapshot);
 
-  // Page, data and metrics are computed once for a snapshot, or once a second, however many ask.
+  // Metrics are computed once for a snapshot, page and data also once a second, however many ask.
   HttpAnswer Answer(const HttpRequest& request);
 
  private:
-  // The answers that differ by nothing but what the job does; each is made when it is asked for.
+  // The page's answers after its last Refresh; each is made when it is asked for first.
   struct Prepared {
-    std::optional<std::string> page, document, metrics;
+    std::optional<std::string> page, document;
     std::map<std::string, std::optional<std::string>> changes;  // By cursor; nullopt: none.
   };
 
@@ -82,7 +82,8 @@ class HttpDoor {
   const std::unique_ptr<RunPage> page_ ABSL_PT_GUARDED_BY(mutex_);
   bool has_snapshot_ ABSL_GUARDED_BY(mutex_) = false;
   MonitorSnapshot snapshot_ ABSL_GUARDED_BY(mutex_);
-  bool is_new_ ABSL_GUARDED_BY(mutex_) = false;  // No answer was made of the snapshot yet.
+  std::optional<std::string> metrics_ ABSL_GUARDED_BY(mutex_);  // nullopt: not made yet.
+  bool is_new_ ABSL_GUARDED_BY(mutex_) = false;  // The page has not seen the snapshot yet.
   absl::Duration refreshed_at_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();
   Prepared prepared_ ABSL_GUARDED_BY(mutex_);
 };

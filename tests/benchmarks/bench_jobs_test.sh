@@ -16,10 +16,10 @@ fail() {
 
 "$thermocline" generate "$out/log" --rows 4000 --test-rows 1000 --shrink 1000 --correlation 0.5 >/dev/null
 # Small enough to be over in seconds; 63 steps.
-small="--data $out/log --set train.batch_size=64 --set dlrm.bottom=8 --set dlrm.top=8 --set default_table.dim=4
+small="--set train.batch_size=64 --set dlrm.bottom=8 --set dlrm.top=8 --set default_table.dim=4
        --set cluster.worker_threads=1 --set device=CPU"
 # shellcheck disable=SC2086
-arms() { "$arms" "$job" --thermocline "$thermocline" $small "$@"; }
+arms() { "$arms" "$job" --thermocline "$thermocline" --data "$out/log" $small "$@"; }
 
 arms --budgets 64KiB --seeds 2 --evaluations 3 --out "$out/arms" >"$out/text" ||
   fail "arms.py: $(cat "$out/text")"

@@ -14,6 +14,7 @@ import threading
 import unittest
 import urllib.parse
 
+import browser
 from harness import DEADLINE_S, ProcessTest, children, wait_for
 
 MONITORING = os.path.dirname(os.path.realpath(os.path.join(
@@ -179,11 +180,28 @@ class HttpTest(ProcessTest):
         status, _, changes = door.ask('/api/job?cursor=' + document['cursor'], Cookie=cookie)
         self.assertIn(status, (200, 204))
         self.assertLess(len(changes), len(json.dumps(document)))
+        self.check_in_a_browser(door)
         # A reader of its console, which is no terminal, does not get the token.
         out, err = self.stop(launcher)
         self.assertIn('page: %s (token: %s)\n' % (door.url.geturl(), token_file), out)
         self.assertNotIn(door.token, out + err)
         self.assertFalse(os.path.exists(os.path.join(self.run_dir, 'http.json')))
+
+    def check_in_a_browser(self, door):
+        """The page follows the job, and the token is not in the address."""
+        if not browser.CHROMIUM:
+            print('there is no chromium: the page is not opened')
+            return
+        shown = browser.Browser()
+        try:
+            shown.open('%s?token=%s' % (door.url.geturl(), door.token))
+            self.assertEqual(shown.evaluate('location.href'), door.url.geturl())
+            text = shown.evaluate('document.body.innerText')
+            self.assertIn('small', text)
+            wait_for(lambda: shown.evaluate('document.body.innerText') != text, 'a change')
+            self.assertEqual(shown.console, [])
+        finally:
+            shown.close()
 
     def test_same_model_and_the_token_is_kept(self):
         plain = self.train(run_dir=self.run_dir + '-plain')
