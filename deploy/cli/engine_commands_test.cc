@@ -138,6 +138,13 @@ TEST_F(SubmitTest, AJobHasCertificatesUnlessItsUserWantsNone) {
   EXPECT_THAT(Script(), Not(HasSubstr("tls")));
 }
 
+TEST_F(SubmitTest, TheControllerServesThePageWhereTheUserSays) {
+  ASSERT_EQ(SubmitJob({"--http=0.0.0.0:9090"}), kExitDone);  // With certificates, as above.
+  EXPECT_THAT(Script(), HasSubstr(" --http 0.0.0.0:9090 "));
+  fs::remove_all(folder_ + "/run");
+  EXPECT_EQ(SubmitJob({"--http=9090"}), kExitUsage);
+}
+
 TEST_F(SubmitTest, ResumeTakesNoFolderWithoutARun) {
   fs::create_directories(folder_ + "/run/thesis");
   std::ofstream(folder_ + "/run/data.csv") << "precious";

@@ -329,12 +329,16 @@ absl::StatusOr<Prepared> Prepare(SubmitFlags flags, SignalWatch* signals) {
   RETURN_IF_ERROR(TakeKeptFlags(&flags));
   ASSIGN_OR_RETURN(const uint32_t hosts, NumHosts(flags));
   if (flags.resume && flags.job.empty()) flags.job = flags.run_dir + "/job.textproto";
-  ASSIGN_OR_RETURN(Job job, LoadJobOf(flags));
+  JobFlags without_page = flags;  // The page's address may need the certificates below.
+  without_page.http.reset();
+  ASSIGN_OR_RETURN(Job job, LoadJobOf(without_page));
   SubmitFlags kept = flags;
   kept.node_dir = AbsolutePath(flags.node_dir);
   // Its ports are reached from other machines: closed, unless its user says otherwise.
   if (!job.cluster().insecure() && !job.cluster().has_tls()) {
     flags.set.emplace_back("cluster.tls.automatic=true");
+    ASSIGN_OR_RETURN(job, LoadJobOf(flags));
+  } else if (flags.http.has_value()) {
     ASSIGN_OR_RETURN(job, LoadJobOf(flags));
   }
   ASSIGN_OR_RETURN(const std::string job_text, ReadText(flags.job));
