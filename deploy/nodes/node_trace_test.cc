@@ -31,9 +31,9 @@ std::string Text(const NodeProcess& id) {
   return absl::StrCat(id.role(), "/", id.index(), "/", id.generation(), "/", id.incarnation());
 }
 
-class Trace {
+class AgentTrace {
  public:
-  explicit Trace(uint64_t seed)
+  explicit AgentTrace(uint64_t seed)
       : random_(seed),
         table_({[] {
                   NodeOrder order;
@@ -73,7 +73,7 @@ class Trace {
     double lost = 0, doubled = 0;
   };
   struct VirtualHost {
-    VirtualHost(Trace* trace, int index)
+    VirtualHost(AgentTrace* trace, int index)
         : agent(Hello(index), [trace] { return ++trace->nonces_; }) {
       name = Hello(index).host();
     }
@@ -285,7 +285,7 @@ TEST(NodeTrace, LostDoubledAndLateMessagesHarmNothing) {
   const uint64_t seed = TestSeed();
   for (uint64_t i = 0; i < 60 && !testing::Test::HasFailure(); ++i) {
     SCOPED_TRACE(absl::StrCat("trace ", i));
-    Trace(seed + i).Run();
+    AgentTrace(seed + i).Run();
   }
 }
 

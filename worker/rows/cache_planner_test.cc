@@ -20,7 +20,7 @@
 namespace thermocline {
 namespace {
 
-struct Trace {
+struct PlannerTrace {
   CachePlannerOptions options;
   uint32_t num_servers = 1;
   std::vector<TableId> tables;
@@ -33,8 +33,8 @@ class TraceMaker {
  public:
   explicit TraceMaker(std::mt19937_64* random) : random_(*random) {}
 
-  Trace Make(bool large) {
-    Trace trace;
+  PlannerTrace Make(bool large) {
+    PlannerTrace trace;
     const int num_tables = Draw(1, 3);
     const int num_groups = Draw(1, 2);
     trace.options.groups.resize(num_groups);
@@ -83,7 +83,7 @@ class TraceMaker {
     return KeyOfHash(TableSalt(table), hash);
   }
 
-  static int NumKeys(const Trace& trace, const CachePlannerOptions::Group& group) {
+  static int NumKeys(const PlannerTrace& trace, const CachePlannerOptions::Group& group) {
     size_t keys = 0;
     for (const int32_t t : group.tables) {
       std::set<Key> of_table;
@@ -95,7 +95,7 @@ class TraceMaker {
     return static_cast<int>(keys);
   }
 
-  void FillTable(const Trace& trace, int t, const std::set<Key>& drawn, TablePlan* table) {
+  void FillTable(const PlannerTrace& trace, int t, const std::set<Key>& drawn, TablePlan* table) {
     std::vector<Key> keys(drawn.begin(), drawn.end());
     std::shuffle(keys.begin(), keys.end(), random_);
     table->id = trace.tables[t];
@@ -119,7 +119,7 @@ using TableKey = std::pair<int32_t, Key>;
 class TraceRunner {
  public:
   // `threads`: the twin's.
-  TraceRunner(const Trace& trace, ThreadPool* threads)
+  TraceRunner(const PlannerTrace& trace, ThreadPool* threads)
       : trace_(trace),
         cluster_(trace.num_servers),
         planner_(trace.options, cluster_, trace.tables, &one_thread_),
@@ -376,7 +376,7 @@ class TraceRunner {
     EXPECT_EQ(planner_.num_entries(), remembered.size());
   }
 
-  const Trace& trace_;
+  const PlannerTrace& trace_;
   const ClusterMap cluster_;
   ThreadPool one_thread_{1};
   CachePlanner planner_;
@@ -402,7 +402,7 @@ TEST(CachePlannerTest, PlansCarriedOutLoseNoUpdate) {
   CacheCounts total;
   int loaded_to_be_kept = 0;
   for (int i = 0; i < RandomRuns(6000); ++i) {
-    const Trace trace = TraceMaker(&random).Make(/*large=*/i % 300 == 299);
+    const PlannerTrace trace = TraceMaker(&random).Make(/*large=*/i % 300 == 299);
     SCOPED_TRACE("trace " + std::to_string(i));
     TraceRunner runner(trace, i % 8 == 0 ? &three_threads : &one_thread);
     runner.Run(&random);

@@ -71,7 +71,7 @@ struct Totals {
 
 class TraceRunner {
  public:
-  TraceRunner(const Trace& trace, uint64_t seed, Contexts* contexts)
+  TraceRunner(const RowTrace& trace, uint64_t seed, Contexts* contexts)
       : trace_(trace),
         random_(Mix64(seed)),
         contexts_(contexts),
@@ -444,7 +444,7 @@ class TraceRunner {
     }
   }
 
-  const Trace& trace_;
+  const RowTrace& trace_;
   Random random_;
   Contexts* const contexts_;
   const ClusterMap cluster_;
@@ -492,7 +492,7 @@ class RowSourceTest : public testing::Test {
     for (int i = 0; i < traces && !HasFailure(); ++i) {
       SCOPED_TRACE(absl::StrCat("THERMOCLINE_TEST_SEED=", seed + i));
       Random random(seed + i);
-      const Trace trace = DrawTrace(num_workers, &random);
+      const RowTrace trace = DrawTrace(num_workers, &random);
       TraceRunner(trace, seed + i, &contexts_).Run(&totals);
     }
     return totals;
@@ -524,7 +524,7 @@ TEST_F(RowSourceTest, ABadGradientOfARowHeldEndsTheRunAndNamesIt) {
   for (int i = 0; i < 200 && !HasFailure(); ++i) {
     SCOPED_TRACE(absl::StrCat("THERMOCLINE_TEST_SEED=", seed + i));
     Random random(seed + i);
-    const Trace trace = DrawTrace(/*num_workers=*/1, &random);
+    const RowTrace trace = DrawTrace(/*num_workers=*/1, &random);
     const int step = random.Draw(0, trace.num_steps - 1);
     found += TraceRunner(trace, seed + i, &contexts_).RunToABadGradient(step) ? 1 : 0;
   }

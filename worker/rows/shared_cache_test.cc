@@ -35,7 +35,7 @@ struct Asked {
   std::vector<float> gradients;  // [keys, dim]
 };
 
-struct Trace {
+struct SharedTrace {
   uint32_t num_ranks = 1;
   uint32_t num_servers = 1;
   int window_steps = 1;
@@ -74,23 +74,23 @@ class TraceMaker {
  public:
   explicit TraceMaker(std::mt19937_64* random) : random_(*random) {}
 
-  Trace Make() {
-    Trace trace;
+  SharedTrace Make() {
+    SharedTrace trace;
     trace.num_servers = Draw(1, 3);
     trace.dim = Draw(1, 3);
     trace.num_tables = Draw(1, 2);
     return Draw(trace);
   }
   // The same job with other workers, from the end of `before` on.
-  Trace MakeNext(const Trace& before) {
-    Trace trace = before;
+  SharedTrace MakeNext(const SharedTrace& before) {
+    SharedTrace trace = before;
     trace.first_step += before.num_steps;
     trace.asked.clear();
     return Draw(trace);
   }
 
  private:
-  Trace Draw(Trace trace) {
+  SharedTrace Draw(SharedTrace trace) {
     trace.num_ranks = std::vector<uint32_t>{1, 2, 3, 5, 8}[Draw(0, 4)];
     trace.window_steps = Draw(1, 8);
     trace.capacity = Draw(0, 12);
@@ -157,7 +157,8 @@ class Servers {
 // One worker as the owner of its share of the keys.
 class Owner {
  public:
-  Owner(const Trace& trace, uint32_t rank, Planted planted, Servers* servers, ThreadPool* threads)
+  Owner(const SharedTrace& trace, uint32_t rank, Planted planted, Servers* servers,
+        ThreadPool* threads)
       : trace_(trace),
         rank_(rank),
         planted_(planted),
@@ -229,7 +230,7 @@ class Owner {
   };
 
   Step StepOf(int64_t i) const { return Step(trace_.first_step + i); }
-  static CachePlannerOptions OptionsOf(const Trace& trace) {
+  static CachePlannerOptions OptionsOf(const SharedTrace& trace) {
     CachePlannerOptions options;
     options.groups.resize(1);
     for (int32_t t = 0; t < trace.num_tables; ++t) options.groups[0].tables.push_back(t);
@@ -237,7 +238,7 @@ class Owner {
     options.window_steps = trace.window_steps;
     return options;
   }
-  static std::vector<TableId> TablesOf(const Trace& trace) {
+  static std::vector<TableId> TablesOf(const SharedTrace& trace) {
     std::vector<TableId> tables;
     for (int t = 0; t < trace.num_tables; ++t) tables.push_back(TableId(t));
     return tables;
@@ -313,7 +314,7 @@ class Owner {
     }
   }
 
-  const Trace& trace_;
+  const SharedTrace& trace_;
   const uint32_t rank_;
   const Planted planted_;
   Servers* const servers_;
@@ -335,7 +336,7 @@ struct World {
 // Runs a trace; says what is wrong first, or nothing. Its last step has a checkpoint.
 class TraceRunner {
  public:
-  TraceRunner(const Trace& trace, Planted planted, World* world)
+  TraceRunner(const SharedTrace& trace, Planted planted, World* world)
       : trace_(trace), world_(*world), random_(trace.num_steps) {
     for (uint32_t rank = 0; rank < trace.num_ranks; ++rank) {
       // One owner is enough for a fault.
@@ -468,7 +469,7 @@ class TraceRunner {
     total_.rejected_no_room += counts.rejected_no_room;
   }
 
-  Trace trace_;
+  SharedTrace trace_;
   World& world_;
   ThreadPool threads_{1};
   std::mt19937_64 random_;
@@ -483,7 +484,7 @@ TEST(SharedCacheTest, RanksReadTheRowsOfOneMap) {
   for (int i = 0; i < RandomRuns(1000); ++i) {
     SCOPED_TRACE("trace " + std::to_string(i));
     TraceMaker maker(&random);
-    Trace trace = maker.Make();
+    SharedTrace trace = maker.Make();
     World world{Servers(trace.dim), {}};
     for (int runs = 1 + i % 2; runs > 0; --runs) {
       TraceRunner runner(trace, Planted::kNone, &world);
@@ -512,7 +513,7 @@ TEST(SharedCacheTest, FindsPlantedFaults) {
         Planted::kEvictedEarly, Planted::kEarlyPulls}) {
     int found = 0;
     for (int i = 0; i < 300; ++i) {
-      const Trace trace = TraceMaker(&random).Make();
+      const SharedTrace trace = TraceMaker(&random).Make();
       World world{Servers(trace.dim), {}};
       found += TraceRunner(trace, planted, &world).Run().empty() ? 0 : 1;
     }

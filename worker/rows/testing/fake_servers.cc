@@ -8,7 +8,7 @@
 
 namespace thermocline {
 
-FakeServers::FakeServers(const Trace& trace, VirtualScheduler* scheduler, uint64_t seed,
+FakeServers::FakeServers(const RowTrace& trace, VirtualScheduler* scheduler, uint64_t seed,
                          OnApplied on_applied)
     : trace_(trace),
       scheduler_(scheduler),

@@ -38,7 +38,8 @@ class FakeServers : public Transport {
       std::function<void(uint32_t server, Step step, const std::vector<Written>& written)>;
 
   // `trace` and `scheduler` outlive it.
-  FakeServers(const Trace& trace, VirtualScheduler* scheduler, uint64_t seed, OnApplied on_applied);
+  FakeServers(const RowTrace& trace, VirtualScheduler* scheduler, uint64_t seed,
+              OnApplied on_applied);
 
   void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override;
@@ -78,7 +79,7 @@ class FakeServers : public Transport {
   void PlayOtherWorker();
   std::vector<Written> OthersPush(uint32_t server);
 
-  const Trace& trace_;
+  const RowTrace& trace_;
   VirtualScheduler* const scheduler_;
   Random random_;
   const OnApplied on_applied_;

@@ -15,7 +15,7 @@ TableLayout DrawLayout(Random* random) {
   return layout;
 }
 
-void DrawTables(Random* random, Trace* trace) {
+void DrawTables(Random* random, RowTrace* trace) {
   RowSourceOptions& options = trace->options;
   std::vector<CacheGroupLayout> groups(random->Draw(1, 2));
   const std::vector<TableLayout> layouts = {DrawLayout(random), DrawLayout(random)};
@@ -46,8 +46,8 @@ void DrawTables(Random* random, Trace* trace) {
 
 }  // namespace
 
-Trace DrawTrace(uint32_t num_workers, Random* random) {
-  Trace trace;
+RowTrace DrawTrace(uint32_t num_workers, Random* random) {
+  RowTrace trace;
   RowSourceOptions& options = trace.options;
   options.num_workers = num_workers;
   options.held = num_workers == 1 ? HeldSet::kCache : HeldSet::kNone;

@@ -45,7 +45,7 @@ struct ServerRow {
 };
 using Rows = std::map<TableKey, ServerRow>;
 
-struct Trace {
+struct RowTrace {
   RowSourceOptions options;
   std::map<uint32_t, TableLayout> layouts;  // by id, the dense one too
   std::vector<int32_t> feature_tables;
@@ -88,7 +88,7 @@ struct Trace {
 
 inline float LearningRateOf(Step step) { return 0.1f / static_cast<float>(1 + step.value() % 3); }
 
-Trace DrawTrace(uint32_t num_workers, Random* random);
+RowTrace DrawTrace(uint32_t num_workers, Random* random);
 
 }  // namespace thermocline
 
