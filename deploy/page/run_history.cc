@@ -243,7 +243,7 @@ void HistoryReader::TakeProgress(const FastParser& line) {
   const double step = *line.At("step");
   // A run that was begun anew, without a line that says so.
   if (!series.empty() && series.place(series.size() - 1).step > step) DropBeyond(step - 1);
-  RunHistory::LastProgress& last = history_.last_progress.emplace();
+  LastProgress& last = history_.last_progress.emplace();
   last = {step, line.At("samples"), line.At("samples_per_s"), line.At("fraction"), line.At("loss")};
   series.Begin({step, history_.t, last.samples});
   series.Put("loss", last.loss, true);

@@ -18,6 +18,12 @@
 
 namespace thermocline {
 
+// The last line of progress, as it was written.
+struct LastProgress {
+  double step = 0;
+  std::optional<double> samples, samples_per_s, fraction, loss;
+};
+
 // Times are seconds in which the job ran, over all its launches; the pauses between these are left
 // out. Steps are counts: an evaluation after step 19 stands at 20.
 struct RunHistory {
@@ -50,12 +56,6 @@ struct RunHistory {
     bool has_trained = false;  // A line came that begins nothing.
     // Where each generation began: time and step. The first, and the last ones.
     std::vector<std::pair<double, double>> generations;
-  };
-
-  // The last line of progress, as it was written.
-  struct LastProgress {
-    double step = 0;
-    std::optional<double> samples, samples_per_s, fraction, loss;
   };
 
   static constexpr size_t kMaxRows = 1000;   // Evaluations; as many checkpoints.

@@ -160,7 +160,7 @@ Json DescribeState(const RunHistory& history, const RunFiles& files) {
 Json Headline(const RunHistory& history, const RunFiles& files) {
   const bool is_final = HasResult(history, files);
   const Json& summary = files.summary;
-  const auto progress = history.last_progress.value_or(RunHistory::LastProgress());
+  const auto progress = history.last_progress.value_or(LastProgress());
   const RunHistory::Row* const last = history.evaluations.last();
   Rows rows;
   if (is_final) {
