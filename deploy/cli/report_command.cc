@@ -1,8 +1,10 @@
 // thermocline report: a run as one HTML page.
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,10 +22,26 @@ struct ReportFlags {
   std::string out;
 };
 
+// Whether nothing is lost where a page takes the place of what is there: nothing is, or a page.
+bool MayReplace(const std::string& path) {
+  std::error_code error;
+  const auto type = std::filesystem::symlink_status(path, error).type();
+  if (type == std::filesystem::file_type::not_found) return true;
+  if (type != std::filesystem::file_type::regular) return false;
+  const std::string doctype = "<!DOCTYPE html>";
+  std::string first(doctype.size(), '\0');
+  std::ifstream(path, std::ios::binary)
+      .read(first.data(), static_cast<std::streamsize>(first.size()));
+  return first == doctype;
+}
+
 int RunReport(const ReportFlags& flags) {
+  const std::string out = flags.out.empty() ? flags.run_dirs[0] + "/report.html" : flags.out;
   const auto page = MakeReport(flags.run_dirs);
   if (!page.ok()) return Complain(page.status().message(), kExitUsage);
-  const std::string out = flags.out.empty() ? flags.run_dirs[0] + "/report.html" : flags.out;
+  if (!MayReplace(out)) {
+    return Complain(out + " is there, and is no page of a report: it is left as it is", kExitUsage);
+  }
   const std::filesystem::path path(out);
   const auto folder = RunDirectory::Open(path.has_parent_path() ? path.parent_path() : ".");
   if (!folder.ok()) return Complain("there is no folder for the page " + out, kExitUsage);
@@ -53,7 +71,8 @@ examples:
            "the run; a second one is drawn over it, and the page says how the two differ")
       ->required()
       ->expected(1, 2);
-  AddValue(command, "--out", &flags->out, "FILE", "default: RUN_DIR/report.html");
+  AddValue(command, "--out", &flags->out, "FILE",
+           "default: RUN_DIR/report.html; replaces a page, and no other file");
   OnCommand(command, action, RunReport, flags);
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
 #include "common/disk/disk.h"
 #include "common/disk/file_list.h"
@@ -19,6 +20,7 @@
 #include "common/job/resolved_job.h"
 #include "common/net/rpc.h"
 #include "common/net/tls_files.h"
+#include "common/version/version.h"
 #include "deploy/checkpoints/checkpoint_match.h"
 #include "deploy/checkpoints/resume.h"
 #include "deploy/cli/checkpoint_path.h"
@@ -484,7 +486,7 @@ void TakeOut(const std::string& field, JobFlags* flags) {
 
 absl::StatusOr<JobPrograms> FindProgramsOf(const JobFlags& flags) {
   JobPrograms programs;
-  programs.build = kVersion;
+  programs.build = THERMOCLINE_VERSION;
   for (const auto& [name, path] : {std::pair("thermocline-server", &programs.server),
                                    std::pair("thermocline-worker", &programs.worker)}) {
     absl::StatusOr<std::string> found = FindProgram(name, flags.bin_dir);

@@ -107,7 +107,8 @@ function nearest(xs, x) {
 function ticks(lo, hi, n) {
   const raw = (hi - lo) / n, power = 10 ** Math.floor(Math.log10(raw)), by = [1, 2, 2.5, 5, 10].find(f => f * power >= raw * .999) * power;
   const out = [];
-  for (let v = Math.ceil(lo / by - 1e-9) * by; v <= hi + by * 1e-6; v += by) out.push(Math.abs(v) < by * 1e-9 ? 0 : v);
+  // Where values are so large that a step is below their precision, there is no tick.
+  for (let v = Math.ceil(lo / by - 1e-9) * by; v <= hi + by * 1e-6 && v + by > v; v += by) out.push(Math.abs(v) < by * 1e-9 ? 0 : v);
   return out;
 }
 function byteTicks(lo, hi, n) {
@@ -524,7 +525,7 @@ function samplesAt(run, steps) {
   const p = run.progress, xs = p.step || [];
   return steps.map(s => {
     const i = nearest(xs, s);
-    return i < 0 || !xs[i] ? null : p.samples[i] * s / xs[i];
+    return i < 0 || !xs[i] || !p.samples || p.samples[i] == null ? null : p.samples[i] * s / xs[i];
   });
 }
 function lines(figure, name, extra) {
@@ -790,5 +791,10 @@ async function follow() {
   }
 }
 report = JSON.parse(document.getElementById('report').textContent);
-build();
+try {
+  build();
+} catch (error) {  // A defect of this page: the tables are there all the same.
+  document.getElementById('app').innerHTML = document.querySelector('noscript').textContent;
+  throw error;
+}
 if (report.live) follow();

@@ -31,6 +31,15 @@ Json JobOf(const RunFiles& files, const std::string& label) {
           {"text", text.empty() ? Json() : Json(text.substr(0, kMaxJobBytes))}};
 }
 
+// The value of a column: its name is a text, all else numbers or whether something is so.
+Json ColumnValue(const Json& line, const std::string& name) {
+  const auto found = line.find(name);
+  if (found == line.end()) return Json();
+  if (name == "name" ? found->is_string() : found->is_boolean()) return *found;
+  if (name == "name" || !found->is_number()) return Json();
+  return found->is_number_float() ? ShortNumber(found->get<double>()) : *found;
+}
+
 // Rows as columns "step", "t" and `names`.
 Json ColumnsOf(const std::vector<RunHistory::Row>& rows, std::initializer_list<const char*> names) {
   Json columns = {{"step", Json::array()}, {"t", Json::array()}};
@@ -39,9 +48,7 @@ Json ColumnsOf(const std::vector<RunHistory::Row>& rows, std::initializer_list<c
     columns["step"].push_back(ShortNumber(row.step));
     columns["t"].push_back(ShortNumber(row.t));
     for (const char* name : names) {
-      const Json value = row.line.value(name, Json());
-      const bool is_real = value.is_number_float();
-      columns[name].push_back(is_real ? ShortNumber(value.get<double>()) : value);
+      columns[name].push_back(ColumnValue(row.line, name));
     }
   }
   return columns;
@@ -165,6 +172,10 @@ Json NotesOf(const RunHistory& history, const RunFiles& files, bool has_metrics)
   if (has_summary && !std::filesystem::exists(files.run_dir + "/summary.json", error)) {
     notes.push_back(
         "summary.json is missing: the figures are those of the last lines of metrics.jsonl.");
+  }
+  const bool is_of_last_launch = history.launches.empty() || history.launches.back().has_summary;
+  if (files.stats_are_left && !files.stats.servers.empty() && !is_of_last_launch) {
+    notes.push_back("The figures of tables and processes are those of an earlier launch.");
   }
   for (const std::string& note : files.notes) notes.push_back(note);
   return notes;

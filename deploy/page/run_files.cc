@@ -64,8 +64,10 @@ RunFiles ReadRunFiles(const std::string& run_dir) {
         "metrics.jsonl.");
   }
   files.inspection = ReadJsonFile(run_dir + "/inspection.json");
-  std::ifstream calibration(run_dir + "/calibration.json");
-  if (calibration) files.calibration = Json::parse(calibration, nullptr, false);
+  std::ifstream calibration(run_dir + "/calibration.json", std::ios::binary);
+  if (calibration) {
+    files.calibration = ParseJson(std::string(std::istreambuf_iterator<char>(calibration), {}));
+  }
   const Json places = ReadJsonFile(run_dir + "/hosts.json");
   if (places.is_object()) {
     for (const auto& [process, place] : places.items()) {
@@ -81,6 +83,10 @@ RunFiles ReadRunFiles(const std::string& run_dir) {
 
 void ReadStatsOf(RunFiles* files) {
   files->stats = ReadLeftStats(files->run_dir);
+  files->stats_are_left = true;
+  // Workers of an earlier launch, which had more of them, have left files, too.
+  const size_t workers = files->job.has_value() ? files->job->cluster().workers() : 0;
+  while (workers > 0 && files->stats.workers.size() > workers) files->stats.workers.pop_back();
   if (files->is_locked || !files->stats.servers.empty()) return;
   files->notes.push_back(absl::StrCat(
       "server_stats.json is ",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -134,9 +135,17 @@ std::string TextAt(const nlohmann::ordered_json& json, const char* name) {
   return found != json.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
+Json ParseJson(absl::string_view text) {
+  const auto is_kept = [](int depth, Json::parse_event_t, const Json&) {
+    return depth <= kMaxJsonDepth;
+  };
+  return Json::parse(text.begin(), text.end(), is_kept, /*allow_exceptions=*/false);
+}
+
 Json ReadJsonFile(const std::string& path) {
-  std::ifstream file(path);
-  Json json = Json::parse(file, nullptr, false);
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  Json json = ParseJson(text);
   return json.is_object() ? json : Json();
 }
 

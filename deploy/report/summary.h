@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/base/hash.h"
 #include "deploy/job/evaluations.h"
 #include "proto/checkpoint.pb.h"
@@ -20,7 +21,11 @@ namespace thermocline {
 std::optional<double> NumberAt(const nlohmann::ordered_json& json, const char* name);
 // The text called `name`; "" where it is missing, has another type, or `json` is no object.
 std::string TextAt(const nlohmann::ordered_json& json, const char* name);
-// The object that a file holds; null where there is none, or no JSON.
+// The JSON of a text that may be anything; discarded where it is none. What is nested deeper than
+// kMaxJsonDepth is left out, since JSON is copied and written recursively.
+inline constexpr int kMaxJsonDepth = 64;
+nlohmann::ordered_json ParseJson(absl::string_view text);
+// The object that a file holds, as ParseJson has it; null where there is none, or no JSON.
 nlohmann::ordered_json ReadJsonFile(const std::string& path);
 
 // 32 hexadecimal digits, the high half first.
