@@ -57,13 +57,18 @@ Json Picked(const Json& line, std::initializer_list<const char*> names) {
 
 class HistoryReader::FastParser {
  public:
+  // However deep a line is nested, parsing it takes no stack.
+  static constexpr unsigned kFlags =
+      rapidjson_of_page::kParseInsituFlag | rapidjson_of_page::kParseIterativeFlag;
+
   // Whether a line is an event of this kind.
   bool Parse(absl::string_view line, absl::string_view kind) {
     line_.reset();
     pool_.Clear();
     line_.emplace(&pool_);
     text_.assign(line.data(), line.size());
-    if (line_->ParseInsitu(text_.data()).HasParseError() || !line_->IsObject()) return false;
+    if (line_->ParseInsitu<kFlags>(text_.data()).HasParseError() || !line_->IsObject())
+      return false;
     const auto event = line_->FindMember("event");
     return event != line_->MemberEnd() && event->value.IsString() &&
            absl::string_view(event->value.GetString(), event->value.GetStringLength()) == kind;
@@ -113,7 +118,11 @@ bool HistoryReader::Follow(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return false;
   const auto size = static_cast<int64_t>(file.tellg());
-  if (size < offset_) *this = HistoryReader();
+  if (size < offset_) {
+    const uint64_t drops = history_.drops + 1;
+    *this = HistoryReader();
+    history_.drops = drops;
+  }
   file.seekg(offset_);
   std::string buffer(kChunkBytes, '\0');
   std::string line;  // The beginning of one that goes on in the next chunk.
@@ -152,7 +161,7 @@ void HistoryReader::TakeLine(absl::string_view line) {
   if (line.empty()) return;
   ++history_.num_lines;
   if (TakeFast(line)) return;
-  if (!TakeEvent(Json::parse(line.begin(), line.end(), nullptr, false))) ++history_.bad_lines;
+  if (!TakeEvent(ParseJson(line))) ++history_.bad_lines;
 }
 
 // Events
@@ -370,7 +379,8 @@ void HistoryReader::TakeEnd(const Json& line) {
 // The time line and the list
 // ------------------------------------------------------------------------------------------------
 
-RunHistory::Lane* HistoryReader::LaneOf(const std::string& name) {
+RunHistory::Lane* HistoryReader::LaneOf(const std::string& whole_name) {
+  const std::string name = Shortened(whole_name, kMaxMarkBytes);
   const auto found = history_.lanes.find(name);
   if (found != history_.lanes.end()) return &found->second;
   if (history_.lanes.size() < RunHistory::kMaxLanes) return &history_.lanes[name];
@@ -393,7 +403,7 @@ void HistoryReader::CloseSpan(RunHistory::Lane* lane) {
 void HistoryReader::List(const std::string& kind, const Json& line) {
   const bool is_known = history_.event_counts.count(kind) > 0;
   const bool has_room = history_.event_counts.size() < RunHistory::kMaxKinds;
-  ++history_.event_counts[is_known || has_room ? kind : "other"];
+  ++history_.event_counts[is_known || has_room ? Shortened(kind, kMaxMarkBytes) : "other"];
   if (kind == "started" || (kind == "phase" && !line.contains("ended"))) return;
   RunHistory::Mark event = {history_.t, Shortened(kind, kMaxMarkBytes),
                             Shortened(DescribeEvent(kind, line), kMaxTextBytes)};

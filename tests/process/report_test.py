@@ -159,6 +159,26 @@ class ReportTest(ProcessTest):
         if self.browser:
             self.show(path)
             self.assertIn('metrics.jsonl is missing', self.browser.visible_text())
+        # Lines of a program that we do not know, or of none.
+        with open(self.run_dir + '/metrics.jsonl', 'w') as lines:
+            for step in (1, 2):
+                loss = 1e17 + 16 * step
+                lines.write(json.dumps({'event': 'progress', 'wall_s': step, 'step': step, 'loss': loss}) + '\n')
+            lines.write(json.dumps({'event': 'eval', 'wall_s': 3, 'step': 1, 'auc': '0.5', 'logloss': .5}) + '\n')
+            for kind in ('unknown', 'limit', 'pack', 'progress'):
+                deep = 100_000 * '[' + 100_000 * ']'
+                lines.write('{"event": "%s", "wall_s": 4, "step": 3, "value": %s}\n' % (kind, deep))
+        self.assertEqual(self.report(self.run_dir), path)
+        if self.browser:
+            self.show(path)
+            self.assertIn('held-out', self.browser.visible_text())
+        # No other file of the user's is replaced.
+        for other in ('metrics.jsonl', 'a_link'):
+            if other == 'a_link':
+                os.symlink('report.html', os.path.join(self.run_dir, other))
+            refused = self.thermocline('report', self.run_dir, '--out', os.path.join(self.run_dir, other))
+            self.assertEqual(refused.returncode, 2, refused.stderr)
+            self.assertIn('is no page of a report', refused.stderr)
         nowhere = self.thermocline('report', self.run_dir, '--out', self.run_dir + '/no/such/page.html')
         self.assertEqual(nowhere.returncode, 2, nowhere.stderr)
 
