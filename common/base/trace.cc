@@ -76,8 +76,10 @@ bool IsRecorded(Recorder* recorder, Step step) {
 }
 
 void Keep(Recorder* recorder, const TraceEvent& event) {
+  // A recording that StopTracing has ended meanwhile takes nothing, nor does what comes behind it.
+  const uint64_t recording = recorder->recording.load(std::memory_order_acquire);
+  if (!IsTracing()) return;
   if (recorder->num_events.fetch_add(1, std::memory_order_relaxed) >= kMaxTraceEvents) return;
-  const uint64_t recording = recorder->recording.load(std::memory_order_relaxed);
   ThreadEvents* const events = EventsOfThread(recorder, recording);
   if (events == nullptr) return;
   absl::MutexLock lock(&events->mutex);
@@ -122,7 +124,7 @@ RecordedTrace StopTracing() {
   Recorder& recorder = TheRecorder();
   RecordedTrace recorded;
   absl::MutexLock lock(&recorder.mutex);
-  recorder.recording.fetch_add(1, std::memory_order_relaxed);
+  recorder.recording.fetch_add(1, std::memory_order_release);
   const size_t num_events = recorder.num_events.load(std::memory_order_relaxed);
   if (num_events > kMaxTraceEvents) recorded.dropped = num_events - kMaxTraceEvents;
   for (auto& [name, thread] : recorder.threads) {
