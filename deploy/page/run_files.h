@@ -25,7 +25,7 @@ struct RunFiles {
   std::map<std::string, std::string> hosts;  // Where a process ran last, by its name.
   std::string resume_command;
   bool stats_are_left = false;  // `stats` are those that processes left at the end of a launch.
-  bool is_locked = false;  // The launcher or one of its processes runs.
+  bool is_locked = false;       // The launcher or one of its processes runs.
   std::vector<std::string> notes;
 };
 
