@@ -194,7 +194,8 @@ constexpr Figure kFigures[] = {
     {"WorkerStats", "step", kGauge, "thermocline_worker_step",
      "The step that the worker has reached; it falls when the job goes back to a checkpoint."},
     {"WorkerStats", "samples", kCounter, "thermocline_worker_samples_total",
-     "How many samples the worker has trained on; steps that are made again count again."},
+     "How many samples the worker has trained on in this launch; steps that are made again count "
+     "again."},
     {"WorkerStats", "loss", kGauge, "thermocline_worker_loss",
      "The worker's mean loss per sample of late."},
     {"WorkerStats", "samples_per_s", kGauge, "thermocline_worker_samples_per_second",

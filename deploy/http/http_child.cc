@@ -1,6 +1,7 @@
 #include "deploy/http/http_child.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,6 +23,14 @@ int End(const absl::Status& why) {
   return kExitFailed;
 }
 
+// Ends the process as it is: the server's destructor would shut the listening socket down, which
+// the controller's next child listens on, too.
+[[noreturn]] void Leave(const absl::Status& why) {
+  const int code = absl::IsOutOfRange(why) ? kExitDone : End(why);
+  std::fflush(nullptr);
+  std::_Exit(code);
+}
+
 }  // namespace
 
 int RunHttpChild(int fd) {
@@ -41,7 +50,7 @@ int RunHttpChild(int fd) {
   while (true) {
     int unused = -1;
     auto next = ReceiveMonitorMessage(fd, &unused);
-    if (!next.ok()) return absl::IsOutOfRange(next.status()) ? kExitDone : End(next.status());
+    if (!next.ok()) Leave(next.status());
     door.Take(std::move(*next->mutable_snapshot()));
   }
 }

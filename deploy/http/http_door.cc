@@ -1,11 +1,13 @@
 #include "deploy/http/http_door.h"
 
 #include <openssl/crypto.h>
+#include <openssl/sha.h>
 
 #include <algorithm>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -50,6 +52,14 @@ absl::string_view CookieNamed(absl::string_view header, absl::string_view name) 
   return "";
 }
 
+// Cookies don't tell ports of a host apart, and tunnels change them: each run has a name of its
+// own, from which nobody learns its token.
+std::string ShortHash(const std::string& token) {
+  unsigned char hash[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), hash);
+  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(hash), 6));
+}
+
 StatsSnapshot StatsOf(const MonitorSnapshot& snapshot) {
   StatsSnapshot stats;
   for (const MonitoredProcess& process : snapshot.processes()) {
@@ -70,9 +80,7 @@ StatsSnapshot StatsOf(const MonitorSnapshot& snapshot) {
 
 HttpDoor::HttpDoor(MonitorSetup setup, std::unique_ptr<RunPage> page, Clock clock)
     : setup_(std::move(setup)),
-      // Cookies don't tell ports of a host apart.
-      cookie_name_(
-          absl::StrCat("thermocline-", setup_.address().substr(setup_.address().rfind(':') + 1))),
+      cookie_name_(absl::StrCat("thermocline-", ShortHash(setup_.token()))),
       clock_(std::move(clock)),
       page_(std::move(page)) {}
 
@@ -114,10 +122,10 @@ HttpAnswer HttpDoor::Enter(const HttpRequest& request) const {
   const bool is_tls = !setup_.certificate().empty();
   HttpAnswer answer;
   answer.status = 303;
-  answer.headers = {{"Location", "/"},
-                    {"Set-Cookie", absl::StrCat(cookie_name_, "=", setup_.token(),
-                                                "; HttpOnly; SameSite=Strict; Path=/",
-                                                is_tls ? "; Secure" : "")}};
+  answer.headers = {
+      {"Location", "/"},
+      {"Set-Cookie", absl::StrCat(cookie_name_, "=", setup_.token(),
+                                  "; HttpOnly; SameSite=Lax; Path=/", is_tls ? "; Secure" : "")}};
   return answer;
 }
 
@@ -154,18 +162,26 @@ HttpAnswer HttpDoor::Answer(const HttpRequest& request) {
   return answer;
 }
 
-HttpAnswer HttpDoor::Show(const HttpRequest& request) {
-  absl::MutexLock lock(&mutex_);
+HttpAnswer HttpDoor::ShowMetrics() {
   HttpAnswer answer;
-  if (request.path == "/metrics" && !has_snapshot_) {
+  absl::MutexLock lock(&mutex_);
+  if (!has_snapshot_) {
     // Counters of 0 would have fallen since the answers of the process before this one.
     answer.status = 503;
     answer.body = "The controller has sent no figures yet.\n";
-  } else if (request.path == "/metrics") {
-    if (!metrics_.has_value()) metrics_ = MetricsText(setup_.job(), snapshot_);
-    answer.type = kPrometheusText;
-    answer.body = *metrics_;
-  } else if (request.path == "/") {
+    return answer;
+  }
+  if (!metrics_.has_value()) metrics_ = MetricsText(setup_.job(), snapshot_);
+  answer.type = kPrometheusText;
+  answer.body = *metrics_;
+  return answer;
+}
+
+HttpAnswer HttpDoor::Show(const HttpRequest& request) {
+  if (request.path == "/metrics") return ShowMetrics();
+  absl::MutexLock lock(&page_mutex_);
+  HttpAnswer answer;
+  if (request.path == "/") {
     Refresh();
     if (!prepared_.page.has_value()) prepared_.page = page_->Page();
     answer.type = kHtml;
@@ -201,11 +217,14 @@ HttpAnswer HttpDoor::ShowJob(const std::optional<std::string>& cursor) {
 
 void HttpDoor::Refresh() {
   const absl::Duration now = clock_();
-  if (!is_new_ && now - refreshed_at_ < kLongestAge) return;
-  const bool has_stats = snapshot_.processes_size() > 0;
-  const StatsSnapshot stats = StatsOf(snapshot_);
-  page_->Refresh(is_new_ && has_stats ? &stats : nullptr);
-  is_new_ = false;
+  std::optional<StatsSnapshot> stats;  // Where there are newer ones than those that the page has.
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!is_new_ && now - refreshed_at_ < kLongestAge) return;
+    if (is_new_ && snapshot_.processes_size() > 0) stats = StatsOf(snapshot_);
+    is_new_ = false;
+  }
+  page_->Refresh(stats.has_value() ? &*stats : nullptr);
   refreshed_at_ = now;
   prepared_ = Prepared();
 }

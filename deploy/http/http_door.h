@@ -1,6 +1,5 @@
 // Who may ask the job's web server, and what it answers: `/` the page of the run, `/api/job` its
-// data,
-// `/metrics` what Prometheus scrapes. No sockets here.
+// data, `/metrics` what Prometheus scrapes. No sockets here.
 //
 // A request has to call the server by one of its names (the Host header), so that no page of
 // another site can reach it through a name that suddenly means this host; and it shows the run's
@@ -71,21 +70,25 @@ class HttpDoor {
   bool MayEnter(const HttpRequest& request) const;
   HttpAnswer Enter(const HttpRequest& request) const;
   HttpAnswer Show(const HttpRequest& request);
+  HttpAnswer ShowMetrics() ABSL_LOCKS_EXCLUDED(mutex_);
   HttpAnswer ShowJob(const std::optional<std::string>& cursor)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Refresh() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(page_mutex_);
+  void Refresh() ABSL_EXCLUSIVE_LOCKS_REQUIRED(page_mutex_) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const MonitorSetup setup_;
   const std::string cookie_name_;
   const Clock clock_;
   absl::Mutex mutex_;
-  const std::unique_ptr<RunPage> page_ ABSL_PT_GUARDED_BY(mutex_);
   bool has_snapshot_ ABSL_GUARDED_BY(mutex_) = false;
   MonitorSnapshot snapshot_ ABSL_GUARDED_BY(mutex_);
   std::optional<std::string> metrics_ ABSL_GUARDED_BY(mutex_);  // nullopt: not made yet.
   bool is_new_ ABSL_GUARDED_BY(mutex_) = false;  // The page has not seen the snapshot yet.
-  absl::Duration refreshed_at_ ABSL_GUARDED_BY(mutex_) = -absl::InfiniteDuration();
-  Prepared prepared_ ABSL_GUARDED_BY(mutex_);
+
+  // Metrics and snapshots don't wait for the page, which reads files.
+  absl::Mutex page_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+  const std::unique_ptr<RunPage> page_ ABSL_PT_GUARDED_BY(page_mutex_);
+  absl::Duration refreshed_at_ ABSL_GUARDED_BY(page_mutex_) = -absl::InfiniteDuration();
+  Prepared prepared_ ABSL_GUARDED_BY(page_mutex_);
 };
 
 }  // namespace thermocline

@@ -55,6 +55,15 @@ class HttpDoorTest : public testing::Test {
     request.authorization = absl::StrCat("Bearer ", kToken);
     return request;
   }
+  // That of the cookie which the token in the address sets.
+  std::string CookieName() {
+    HttpRequest request = Get("/");
+    request.token = kToken;
+    for (const auto& [name, value] : door_->Answer(request).headers) {
+      if (name == "Set-Cookie") return value.substr(0, value.find('='));
+    }
+    return "";
+  }
   int StatusOf(const HttpRequest& request) { return door_->Answer(request).status; }
   int StatusOfHost(const std::string& host) {
     HttpRequest request = WithToken("/metrics");
@@ -99,7 +108,7 @@ TEST_F(HttpDoorTest, OnlyTheWholeTokenIsOne) {
     request.authorization = "Bearer " + wrong;
     EXPECT_EQ(StatusOf(request), 401) << wrong;
     request = Get("/metrics");
-    request.cookie = "thermocline-4711=" + wrong;
+    request.cookie = CookieName() + "=" + wrong;
     EXPECT_EQ(StatusOf(request), 401) << wrong;
     request = Get("/");
     request.token = wrong;
@@ -120,7 +129,7 @@ TEST_F(HttpDoorTest, AJobWithoutATokenLetsNobodyIn) {
   HttpRequest request = Get("/");
   request.token = "";
   request.authorization = "Bearer ";
-  request.cookie = "thermocline-4711=";
+  request.cookie = "thermocline-e3b0c44298fc=";  // The name that an empty token has.
   EXPECT_EQ(StatusOf(request), 401);
 }
 
@@ -131,12 +140,13 @@ TEST_F(HttpDoorTest, TheTokenInTheAddressBecomesACookie) {
   EXPECT_EQ(answer.status, 303);
   EXPECT_THAT(answer.headers, Contains(Pair("Location", "/")));
   EXPECT_THAT(answer.headers,
-              Contains(Pair("Set-Cookie", absl::StrCat("thermocline-4711=", kToken,
-                                                       "; HttpOnly; SameSite=Strict; Path=/"))));
+              Contains(Pair("Set-Cookie", absl::StrCat(CookieName(), "=", kToken,
+                                                       "; HttpOnly; SameSite=Lax; Path=/"))));
+  EXPECT_THAT(CookieName(), Not(HasSubstr(std::string(kToken).substr(0, 8))));
   request = Get("/api/job");
-  request.cookie = absl::StrCat("other=1; thermocline-4711=", kToken);
+  request.cookie = absl::StrCat("other=1; ", CookieName(), "=", kToken);
   EXPECT_EQ(StatusOf(request), 200);
-  request.cookie = absl::StrCat("thermocline-4712=", kToken);  // Another job on this host has it.
+  request.cookie = absl::StrCat(CookieName(), "0=", kToken);  // It is of another job.
   EXPECT_EQ(StatusOf(request), 401);
 }
 

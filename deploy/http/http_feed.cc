@@ -85,7 +85,11 @@ absl::StatusOr<int> Listen(const std::string& address, uint16_t* port) {
 
 // The token of the run, which stays the same when it is resumed.
 absl::StatusOr<std::string> TokenIn(const std::string& path) {
-  if (std::ifstream file(path); file) {
+  std::ifstream file(path);
+  if (!file && errno != ENOENT) {
+    return absl::UnavailableError(absl::StrCat("can't read ", path, ": ", std::strerror(errno)));
+  }
+  if (file) {
     std::string token;
     std::getline(file, token);
     if (token.size() == 2 * kTokenBytes &&
@@ -123,6 +127,8 @@ absl::StatusOr<std::unique_ptr<HttpFeed>> HttpFeed::Open(const Job& job,
   ASSIGN_OR_RETURN(const HostPort where, ParseHostPort(http.address(), "to serve the page at"));
   const TlsFiles tls = TlsFilesOf(job.cluster().tls(), Role::kController);
   if (!tls.empty()) RETURN_IF_ERROR(ReadTlsFiles(tls, TlsUse::kServer).status());
+  // One that a killed controller has left may name a port that is another program's now.
+  RETURN_IF_ERROR(directory.Remove(kHttpFile));
   uint16_t port = 0;
   ASSIGN_OR_RETURN(const int listener, Listen(http.address(), &port));
   std::unique_ptr<HttpFeed> feed(new HttpFeed(directory, listener));
@@ -144,7 +150,9 @@ absl::StatusOr<std::unique_ptr<HttpFeed>> HttpFeed::Open(const Job& job,
   const nlohmann::ordered_json file = {{"address", setup.address()},
                                        {"url", feed->url_},
                                        {"token_file", AbsolutePath(feed->token_file())}};
-  RETURN_IF_ERROR(directory.Write(kHttpFile, file.dump(2) + "\n"));
+  RETURN_IF_ERROR(directory.Write(
+      kHttpFile,
+      file.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"));
   RETURN_IF_ERROR(feed->StartChild());
   feed->sender_ = MakeThread([raw = feed.get()] { raw->Send(); });
   return feed;
@@ -172,10 +180,16 @@ void HttpFeed::OnStart(const ProcessId& id, const std::string& host) {
   has_news_ = true;
 }
 
+void HttpFeed::OnEnd(const ProcessId& id, bool is_done) {
+  absl::MutexLock lock(&mutex_);
+  state_.OnEnd(id, is_done);
+  has_news_ = true;
+}
+
 void HttpFeed::OnEvent(const nlohmann::ordered_json& event) {
   absl::MutexLock lock(&mutex_);
   state_.OnEvent(event);
-  // It goes with the next answers of processes, which come once a second.
+  // It goes with the next answers of processes, which come once a second, or with their ends.
 }
 
 void HttpFeed::OnStats(const std::vector<ServerReport>& servers,

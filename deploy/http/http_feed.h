@@ -53,6 +53,8 @@ class HttpFeed {
 
   // `host`: where it runs; "": on this machine.
   void OnStart(const ProcessId& id, const std::string& host);
+  // is_done: it has ended as it should.
+  void OnEnd(const ProcessId& id, bool is_done);
   void OnEvent(const nlohmann::ordered_json& event);
   void OnStats(const std::vector<ServerReport>& servers, const std::vector<WorkerReport>& workers,
                uint64_t checkpoint_bytes);

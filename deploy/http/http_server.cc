@@ -12,9 +12,13 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
@@ -177,9 +181,75 @@ HttpRequest RequestOf(const httplib::Request& from) {
 
 }  // namespace
 
-struct HttpServer::Tls {
-  ContextPtr context;
+// The certificates of the server, as their files are: they may be renewed in place.
+class HttpServer::Tls {
+ public:
+  // Errors: those of ReadTlsFiles.
+  static absl::StatusOr<std::unique_ptr<Tls>> Open(const TlsFiles& files) {
+    const Times times = TimesOf(files);
+    ASSIGN_OR_RETURN(ContextPtr context, MakeContext(files));
+    return std::unique_ptr<Tls>(new Tls(files, times, std::move(context)));
+  }
+
+  // Null: there is no memory for one.
+  SslPtr NewConnection() {
+    absl::MutexLock lock(&mutex_);
+    LookAtFiles();
+    return SslPtr(SSL_new(context_.get()));
+  }
+
+ private:
+  using Times = std::vector<std::filesystem::file_time_type>;
+  static constexpr absl::Duration kLookPeriod = absl::Seconds(2);
+
+  Tls(TlsFiles files, Times times, ContextPtr context)
+      : files_(std::move(files)), times_(std::move(times)), context_(std::move(context)) {}
+
+  static Times TimesOf(const TlsFiles& files) {
+    Times times;
+    std::error_code error;  // A file that is away for a moment has another time.
+    for (const std::string& path : {files.certificate, files.private_key, files.ca}) {
+      times.push_back(std::filesystem::last_write_time(path, error));
+    }
+    return times;
+  }
+  static absl::StatusOr<ContextPtr> MakeContext(const TlsFiles& files);
+  // Files that can't be used leave what was there before, and are looked at again.
+  void LookAtFiles() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (watch_.Elapsed() - looked_at_ < kLookPeriod) return;
+    looked_at_ = watch_.Elapsed();
+    Times times = TimesOf(files_);
+    if (times == times_) return;
+    absl::StatusOr<ContextPtr> context = MakeContext(files_);
+    if (!context.ok()) return;
+    context_ = *std::move(context);
+    times_ = std::move(times);
+  }
+
+  const TlsFiles files_;
+  const Stopwatch watch_;
+  absl::Mutex mutex_;
+  absl::Duration looked_at_ ABSL_GUARDED_BY(mutex_);
+  Times times_ ABSL_GUARDED_BY(mutex_);
+  ContextPtr context_ ABSL_GUARDED_BY(mutex_);
 };
+
+absl::StatusOr<ContextPtr> HttpServer::Tls::MakeContext(const TlsFiles& files) {
+  RETURN_IF_ERROR(ReadTlsFiles(files, TlsUse::kServer).status());
+  ContextPtr owned(SSL_CTX_new(TLS_server_method()));
+  SSL_CTX* const context = owned.get();
+  RETURN_IF_ERROR(x509::Must(
+      context != nullptr && SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) == 1 &&
+          SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) == 1 &&
+          SSL_CTX_use_PrivateKey_file(context, files.private_key.c_str(), SSL_FILETYPE_PEM) == 1 &&
+          SSL_CTX_load_verify_locations(context, files.ca.c_str(), nullptr) == 1,
+      "set TLS up"));
+  SSL_CTX_set_client_CA_list(context, SSL_load_client_CA_file(files.ca.c_str()));
+  SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
+  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
+  return owned;
+}
 
 // httplib's reading of requests and writing of answers, without its sockets and threads.
 class HttpServer::Parser : public httplib::Server {
@@ -222,21 +292,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(int fd, const TlsF
                                                               Handler handler) {
   std::unique_ptr<Tls> tls;
   if (!files.empty()) {
-    RETURN_IF_ERROR(ReadTlsFiles(files, TlsUse::kServer).status());
-    tls = std::make_unique<Tls>();
-    tls->context.reset(SSL_CTX_new(TLS_server_method()));
-    SSL_CTX* const context = tls->context.get();
-    RETURN_IF_ERROR(x509::Must(
-        context != nullptr && SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) == 1 &&
-            SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) == 1 &&
-            SSL_CTX_use_PrivateKey_file(context, files.private_key.c_str(), SSL_FILETYPE_PEM) ==
-                1 &&
-            SSL_CTX_load_verify_locations(context, files.ca.c_str(), nullptr) == 1,
-        "set TLS up"));
-    SSL_CTX_set_client_CA_list(context, SSL_load_client_CA_file(files.ca.c_str()));
-    SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
-    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
+    ASSIGN_OR_RETURN(tls, Tls::Open(files));
   }
   return std::unique_ptr<HttpServer>(
       new HttpServer(fd, std::move(tls), limits, std::move(handler)));
@@ -265,7 +321,7 @@ void HttpServer::Serve() {
 void HttpServer::AnswerOne(int fd) {
   SslPtr ssl;
   if (tls_ != nullptr) {
-    ssl.reset(SSL_new(tls_->context.get()));
+    ssl = tls_->NewConnection();
     if (ssl == nullptr || SSL_set_fd(ssl.get(), fd) != 1) return;
   }
   Connection connection(fd, ssl.get(), limits_);

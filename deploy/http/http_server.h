@@ -20,7 +20,7 @@ namespace thermocline {
 struct HttpLimits {
   int connections = 32;             // Answered at once; others wait until one has ended.
   size_t request_bytes = 32 << 10;  // A request has no more, headers and body included.
-  absl::Duration request_time = absl::Seconds(5);  // Until a request is there, after its handshake.
+  absl::Duration request_time = absl::Seconds(5);  // Until a request is there, with its handshake.
   absl::Duration answer_time = absl::Seconds(60);  // Until its answer was taken.
 };
 
@@ -39,7 +39,7 @@ class HttpServer {
 
  private:
   class Parser;
-  struct Tls;
+  class Tls;
 
   HttpServer(int fd, std::unique_ptr<Tls> tls, const HttpLimits& limits, Handler handler);
   void Serve();  // The body of each thread.

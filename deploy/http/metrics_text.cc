@@ -29,7 +29,9 @@ using Labels = std::vector<ClientMetric::Label>;
 // Metrics that are made of several fields.
 constexpr Figure kComputed[] = {
     {"", "up", FigureKind::kGauge, "thermocline_up",
-     "Whether (1) or not (0) the process answered the controller when it asked last."},
+     "Whether (1) or not (0) the process answered the controller when it asked last; absent once "
+     "it "
+     "has ended as it should."},
     {"", "starts", FigureKind::kCounter, "thermocline_process_starts_total",
      "How often a process was started for the server or worker in this launch of the job."},
     {"", "answer", FigureKind::kGauge, "thermocline_process_answer_seconds",
@@ -88,7 +90,12 @@ class Collector {
             {"host", process.host()}};
   }
 
+  // From now on gauges are left out: what is added is of a process that does not answer, of which
+  // the counters alone still hold.
+  void set_counters_alone(bool alone) { counters_alone_ = alone; }
+
   void Add(const Figure& figure, Labels labels, double value) {
+    if (counters_alone_ && figure.kind == FigureKind::kGauge) return;
     ClientMetric metric;
     metric.label = std::move(labels);
     metric.gauge.value = value;
@@ -133,6 +140,7 @@ class Collector {
   }
 
   const std::string job_;
+  bool counters_alone_ = false;
   std::vector<MetricFamily> families_;
   std::map<std::string, size_t> places_;
 };
@@ -292,11 +300,14 @@ std::vector<MetricFamily> MetricsOf(const std::string& job, const MonitorSnapsho
   bool has_servers = false;
   for (const MonitoredProcess& process : snapshot.processes()) {
     const Labels labels = collector.Of(process);
-    collector.Add(Computed("up"), labels, process.error().empty() ? 1 : 0);
+    const bool answers = process.error().empty();
+    if (!process.has_ended()) collector.Add(Computed("up"), labels, answers ? 1 : 0);
     collector.Add(Computed("starts"), labels, static_cast<double>(process.starts()));
-    if (process.error().empty()) collector.Add(Computed("answer"), labels, process.answer_s());
+    collector.set_counters_alone(!answers);
+    collector.Add(Computed("answer"), labels, process.answer_s());
     if (process.has_server()) AddServer(process, &collector, &sums);
     if (process.has_worker()) AddWorker(process, &collector, &awaited);
+    collector.set_counters_alone(false);
     has_servers |= process.has_server();
   }
   if (has_servers) AddSums(sums, &collector);

@@ -1,5 +1,6 @@
 #include "deploy/http/monitor_state.h"
 
+#include <cmath>
 #include <optional>
 
 #include "absl/time/time.h"
@@ -13,24 +14,27 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kNotConnected[] = "it is not connected";
 
-uint64_t GenerationOf(const ServerStats& stats) { return stats.generation(); }
-uint64_t GenerationOf(const WorkerStats&) { return 0; }
-
-// Whether another process has answered than the one that gave `before`. Each listens at a port of
-// its own, and where a port comes again, the time since its start is less.
+// When a process has started, by the clock of its host. It is computed of two times that are
+// measured one after the other.
 template <typename Stats>
-bool IsAnother(const Stats& before, const std::string& address_before, const Stats& now,
-               const std::string& address) {
-  return address_before != address || now.uptime_s() < before.uptime_s() ||
-         GenerationOf(before) != GenerationOf(now);
+double StartOf(const Stats& stats) {
+  return static_cast<double>(stats.clock_ns()) * 1e-9 - stats.uptime_s();
+}
+constexpr double kStartErrorS = 0.05;
+
+// Samples before the step at which a worker has begun are none of its own.
+void LeaveOutSamplesOf(const ServerStats&, ServerStats*) {}
+void LeaveOutSamplesOf(const WorkerStats& first, WorkerStats* sum_before) {
+  sum_before->set_samples(sum_before->samples() - first.samples());  // Modulo 2^64.
 }
 
+// A process is known by its start: the next one may have its address.
 template <typename Stats>
 void TakeStats(const Stats& now, const std::string& address, absl::Duration took, bool has_last,
                MonitoredProcess* process, Stats* last, Stats* sum_before) {
-  if (has_last && IsAnother(*last, process->address(), now, address)) {
-    AddCounters(*last, sum_before);
-  }
+  const bool is_another = has_last && std::abs(StartOf(now) - StartOf(*last)) > kStartErrorS;
+  if (is_another) AddCounters(*last, sum_before);
+  if (is_another || !has_last) LeaveOutSamplesOf(now, sum_before);
   *last = now;
   process->set_address(address);
   process->set_answer_s(absl::ToDoubleSeconds(took));
@@ -60,7 +64,15 @@ void MonitorState::OnStart(const ProcessId& id, const std::string& host) {
   MonitoredProcess* const process = Of(id.role, id.index);
   process->set_host(host);
   process->set_starts(process->starts() + 1);
+  process->set_has_ended(false);
+  process->set_error(kNotConnected);
   snapshot_.mutable_job()->set_generation(id.generation);
+}
+
+void MonitorState::OnEnd(const ProcessId& id, bool is_done) {
+  MonitoredProcess* const process = Of(id.role, id.index);
+  process->set_has_ended(is_done);
+  process->set_error("it has ended");
 }
 
 void MonitorState::OnStats(const std::vector<ServerReport>& servers,
@@ -147,6 +159,8 @@ void MonitorState::OnEvent(const Json& event) {
   if (kind == "rollback") {
     job->set_rollbacks(job->rollbacks() + 1);
     job->set_step(NumberAt(event, "step").value_or(0));
+    slow_.clear();  // Who is slow in the next generation is seen anew.
+    job->set_slow_hosts(0);
   }
   if (kind == "warning") job->set_warnings(job->warnings() + 1);
   if (kind == "started") job->set_start_time(NumberAt(event, "time").value_or(0));

@@ -24,6 +24,8 @@ class MonitorState {
  public:
   // A process of a server or worker is started. `host`: where it runs.
   void OnStart(const ProcessId& id, const std::string& host);
+  // The process has ended. is_done: as it should.
+  void OnEnd(const ProcessId& id, bool is_done);
   // What the processes have answered: servers by index; of the workers, those that are connected.
   void OnStats(const std::vector<ServerReport>& servers, const std::vector<WorkerReport>& workers);
   void OnCheckpointBytes(uint64_t bytes) {

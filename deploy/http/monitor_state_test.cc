@@ -9,18 +9,20 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-ServerReport Server(const std::string& address, double uptime_s, uint64_t pushes) {
+// One that has started start_s after its host.
+ServerReport Server(const std::string& address, double start_s, double uptime_s, uint64_t pushes) {
   ServerStats stats;
-  stats.set_generation(1);
   stats.set_uptime_s(uptime_s);
+  stats.set_clock_ns(static_cast<int64_t>((start_s + uptime_s) * 1e9));
   stats.set_pushes_accepted(pushes);
   return {address, stats, absl::Milliseconds(2)};
 }
 
-WorkerReport Worker(const std::string& address, uint32_t rank, uint64_t samples) {
+WorkerReport Worker(const std::string& address, double start_s, uint32_t rank, uint64_t samples) {
   WorkerStats stats;
   stats.set_worker_rank(rank);
   stats.set_uptime_s(1);
+  stats.set_clock_ns(static_cast<int64_t>((start_s + 1) * 1e9));
   stats.set_samples(samples);
   return {address, stats, absl::Milliseconds(2)};
 }
@@ -35,30 +37,34 @@ class MonitorStateTest : public testing::Test {
 
 TEST_F(MonitorStateTest, AProcessOfAServerAddsToTheOnesBeforeIt) {
   state_.OnStart({ProcessRole::kServer, 0, 1, 1}, "h1");
-  state_.OnStats({Server("h1:1", 5, 100)}, {});
-  state_.OnStats({Server("h1:1", 6, 120)}, {});
+  state_.OnStats({Server("h1:1", 10, 5, 100)}, {});
+  ServerReport configured = Server("h1:1", 10, 6, 120);
+  configured.stats->set_generation(1);
+  state_.OnStats({configured}, {});
   EXPECT_EQ(Pushes(), 120u);
-  // It died, and its next process has another port and has run for longer than it had.
+  // It died, and its next process has the same port.
+  state_.OnEnd({ProcessRole::kServer, 0, 1, 1}, /*is_done=*/false);
+  EXPECT_EQ(Process(0).error(), "it has ended");
+  EXPECT_FALSE(Process(0).has_ended());
   state_.OnStart({ProcessRole::kServer, 0, 1, 2}, "h1");
   state_.OnStats({{"h1:1", absl::UnavailableError("gone"), absl::ZeroDuration()}}, {});
   EXPECT_EQ(Pushes(), 120u);
   EXPECT_EQ(Process(0).error(), "gone");
-  state_.OnStats({Server("h1:2", 7, 10)}, {});
+  state_.OnStats({Server("h1:1", 17, 7, 10)}, {});
   EXPECT_EQ(Pushes(), 130u);
   EXPECT_EQ(Process(0).error(), "");
   EXPECT_EQ(Process(0).starts(), 2u);
-  // The same port again.
-  state_.OnStats({Server("h1:2", 1, 3)}, {});
+  // One that had died at once, so that the next is as old as it was when it was seen last.
+  state_.OnStats({Server("h1:1", 18, 7, 3)}, {});
   EXPECT_EQ(Pushes(), 133u);
-  // The next generation.
-  ServerReport next = Server("h1:2", 2, 1);
-  next.stats->set_generation(2);
-  state_.OnStats({next}, {});
-  EXPECT_EQ(Pushes(), 134u);
+  // It has done what it had to do.
+  state_.OnEnd({ProcessRole::kServer, 0, 1, 4}, /*is_done=*/true);
+  EXPECT_TRUE(Process(0).has_ended());
+  EXPECT_EQ(Pushes(), 133u);
 }
 
 TEST_F(MonitorStateTest, WorkersAreKnownByTheirRanks) {
-  state_.OnStats({}, {Worker("a:1", 1, 5), Worker("a:0", 0, 7)});
+  state_.OnStats({}, {Worker("a:1", 5, 1, 5), Worker("a:0", 5, 0, 7)});
   ASSERT_EQ(state_.snapshot().processes_size(), 2);
   EXPECT_EQ(Process(0).index(), 1u);
   EXPECT_EQ(Process(0).worker().samples(), 5u);
@@ -67,10 +73,20 @@ TEST_F(MonitorStateTest, WorkersAreKnownByTheirRanks) {
   EXPECT_EQ(Process(0).error(), "slow");
   EXPECT_EQ(Process(1).error(), "it is not connected");
   EXPECT_EQ(Process(1).worker().samples(), 7u);
-  // A rollback: both begin anew.
-  state_.OnStats({}, {Worker("a:3", 0, 1), Worker("a:4", 1, 2)});
-  EXPECT_EQ(FoldedWorker(Process(0)).samples(), 7u);
-  EXPECT_EQ(FoldedWorker(Process(1)).samples(), 8u);
+}
+
+// A worker says how many samples its job had made when it began, and those of its own.
+TEST_F(MonitorStateTest, SamplesThatOthersHaveMadeDoNotCount) {
+  const auto samples = [this] { return FoldedWorker(Process(0)).samples(); };
+  state_.OnStats({}, {Worker("a:0", 5, 0, 1000)});
+  EXPECT_EQ(samples(), 0u);
+  state_.OnStats({}, {Worker("a:0", 5, 0, 1500)});
+  EXPECT_EQ(samples(), 500u);
+  // A rollback to sample 1200.
+  state_.OnStats({}, {Worker("a:1", 9, 0, 1200)});
+  EXPECT_EQ(samples(), 500u);
+  state_.OnStats({}, {Worker("a:1", 9, 0, 1300)});
+  EXPECT_EQ(samples(), 600u);
 }
 
 TEST_F(MonitorStateTest, LinesOfMetricsAreFiguresAndCounts) {
@@ -119,6 +135,8 @@ TEST_F(MonitorStateTest, CountsHostsThatAreSlow) {
   EXPECT_EQ(state_.snapshot().job().slow_hosts(), 2u);
   state_.OnEvent(slow("h1", "worker", false));
   EXPECT_EQ(state_.snapshot().job().slow_hosts(), 1u);
+  state_.OnEvent({{"event", "rollback"}, {"step", 10}});
+  EXPECT_EQ(state_.snapshot().job().slow_hosts(), 0u);
 }
 
 }  // namespace

@@ -300,6 +300,7 @@ void JobRunner::Collect() {
     } else if (const auto* ended = std::get_if<event::ProcessEnded>(&event)) {
       calls_->Disconnect(ended->id.role, ended->id.index);
       hosts_.OnEnd(ended->id);
+      if (http_ != nullptr) http_->OnEnd(ended->id, ended->end.exit_code == 0);
     }
     mailbox_.Post(std::move(event));
   }

@@ -91,6 +91,8 @@ WorkerProgress::WorkerProgress(std::string job_id, WorkerRank rank, int fd,
 
 void WorkerProgress::Watch(Watched watched) {
   absl::MutexLock lock(&mutex_);
+  last_stats_.reset();
+  if (watched_.session != nullptr && watched.session == nullptr) last_stats_ = StatsOfParts();
   watched_ = std::move(watched);
   window_begin_ = TotalsNow();
   window_start_ = Clock::now();
@@ -359,13 +361,18 @@ void WorkerProgress::WriteEvaluation(nlohmann::json line, const OrderScoring* sc
 }
 
 WorkerStats WorkerProgress::Stats() const {
-  WorkerStats stats;
+  absl::MutexLock lock(&mutex_);
+  WorkerStats stats = last_stats_.has_value() ? *last_stats_ : StatsOfParts();
   stats.set_job_id(job_id_);
   stats.set_worker_rank(rank_.value());
   stats.set_uptime_s(UptimeSeconds());
   stats.set_resident_bytes(ResidentBytes());
   stats.set_clock_ns(MonotonicNanos());
-  absl::MutexLock lock(&mutex_);
+  return stats;
+}
+
+WorkerStats WorkerProgress::StatsOfParts() const {
+  WorkerStats stats;
   stats.set_step(report_.steps);
   stats.set_samples(report_.samples);
   stats.set_loss(report_.window_loss);

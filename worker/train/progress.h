@@ -84,6 +84,7 @@ class WorkerProgress {
   // Reports a warning to the user: in the log, and with a "warning" line on the console.
   void Warn(const std::string& text) const;
 
+  // Where the parts are not watched any more, as they were last.
   WorkerStats Stats() const;
   // The last step that every server has acknowledged; kNoStep while there is no session.
   Step AckedThrough() const;
@@ -130,6 +131,7 @@ class WorkerProgress {
     return watched_.session == nullptr ? 0 : watched_.session->stats().bytes_pulled;
   }
   Totals TotalsNow() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  WorkerStats StatsOfParts() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void AddWindow(double seconds, nlohmann::json* line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool has_cache() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return watched_.cache != nullptr && !watched_.has_hot_rows;
@@ -152,6 +154,7 @@ class WorkerProgress {
   std::optional<Phase> script_wait_ ABSL_GUARDED_BY(mutex_);
   uint64_t advances_ ABSL_GUARDED_BY(mutex_) = 0;
   Watched watched_ ABSL_GUARDED_BY(mutex_);
+  std::optional<WorkerStats> last_stats_ ABSL_GUARDED_BY(mutex_);  // Once watching has ended.
   Totals window_begin_ ABSL_GUARDED_BY(mutex_);
   TrainerReport report_ ABSL_GUARDED_BY(mutex_);
   DeviceFallbacks warned_of_ ABSL_GUARDED_BY(mutex_);
