@@ -55,7 +55,7 @@ class HttpDoorTest : public testing::Test {
     request.authorization = absl::StrCat("Bearer ", kToken);
     return request;
   }
-  // That of the cookie which the token in the address sets.
+  // Returns the name of the cookie that the token in the address sets.
   std::string CookieName() {
     HttpRequest request = Get("/");
     request.token = kToken;
