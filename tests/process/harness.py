@@ -219,8 +219,8 @@ class ProcessTest(unittest.TestCase):
         def trains():
             if launcher.poll() is not None:
                 raise AssertionError('the job ended: %s' % (self.finish(launcher),))
-            return self.events(run_dir=launcher.run_dir)
-        wait_for(trains, 'the first line of metrics')
+            return [event for event in self.events(run_dir=launcher.run_dir) if event['event'] != 'started']
+        wait_for(trains, 'the first line of metrics of a process')
         return launcher
 
     def fake_programs(self, server=None, worker=None):

@@ -158,7 +158,8 @@ class TraceTest(ProcessTest):
         self.assertRegex(out + err, r'trace: \S+/trace.json \(open it in https://ui.perfetto.dev\); it lacks .*server 1')
         spans = self.trace()
         self.assertNotIn('server 1', spans.processes.values())
-        self.assertEqual(spans.about['missing'], ['server 1'])
+        # The job's end may take the worker's file, too.
+        self.assertIn('server 1', spans.about['missing'])
         self.assertIn(6, spans.steps('server 0', 'apply'))
 
     def test_bad_steps_are_refused(self):
