@@ -372,14 +372,6 @@ FiguresByMessage MakeFiguresByMessage() {
   return all;
 }
 
-const std::vector<FieldFigure>& FiguresIn(const Descriptor* descriptor, const FieldDescriptor* in) {
-  static const auto* const all = new FiguresByMessage(MakeFiguresByMessage());
-  static const auto* const none = new std::vector<FieldFigure>();
-  const bool is_stage = descriptor == StageStats::descriptor();
-  const auto found = all->find({descriptor, is_stage ? in : nullptr});
-  return found == all->end() ? *none : found->second;
-}
-
 // The sum of two: counts and times add up, and the rest is of the values that both had.
 void AddLatency(const LatencyStats& from, LatencyStats* to) {
   const double total_us = from.mean_us() * static_cast<double>(from.count()) +
@@ -453,7 +445,7 @@ void AddMessage(const Message& from, const FieldDescriptor* in, Message* to) {
 void AddCountersOf(const Message& from, const FieldDescriptor* in, Message* to) {
   const Descriptor* const descriptor = from.GetDescriptor();
   const Reflection* const reflection = from.GetReflection();
-  for (const auto& [field, figure] : FiguresIn(descriptor, in)) {
+  for (const auto& [field, figure] : FiguresOf(descriptor, in)) {
     if (figure->kind != kCounter) continue;
     field->is_repeated() ? AddNumbers(from, field, to) : AddNumber(from, field, to);
   }
@@ -487,7 +479,11 @@ absl::Span<const Figure> AllFigures() { return kFigures; }
 absl::Span<const LeftOut> FieldsLeftOut() { return kLeftOut; }
 
 const std::vector<FieldFigure>& FiguresOf(const Descriptor* descriptor, const FieldDescriptor* in) {
-  return FiguresIn(descriptor, in);
+  static const auto* const all = new FiguresByMessage(MakeFiguresByMessage());
+  static const auto* const none = new std::vector<FieldFigure>();
+  const bool is_stage = descriptor == StageStats::descriptor();
+  const auto found = all->find({descriptor, is_stage ? in : nullptr});
+  return found == all->end() ? *none : found->second;
 }
 
 double NumberOf(const Message& message, const FieldDescriptor* field) {
@@ -509,6 +505,6 @@ double NumberOf(const Message& message, const FieldDescriptor* field) {
   return 0;
 }
 
-void AddCounters(const Message& from, Message* to) { AddCountersOf(from, nullptr, to); }
+void AddCounters(const Message& from, Message* to) { AddMessage(from, nullptr, to); }
 
 }  // namespace thermocline

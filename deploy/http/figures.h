@@ -57,7 +57,8 @@ double NumberOf(const google::protobuf::Message& message,
 
 // Adds each counter of `from`, also of the messages in it, to that of `to`, which is of the same
 // type. Lists of messages are joined by their entries' name ("name", "method" or "stage").
-// Histograms are counters, and tables keep their role. All other fields of `to` stay as they are.
+// Histograms are counters, also where `from` itself is one, and tables keep their role. All other
+// fields of `to` stay as they are.
 void AddCounters(const google::protobuf::Message& from, google::protobuf::Message* to);
 
 }  // namespace thermocline

@@ -180,15 +180,6 @@ void AddTable(const TableStats& part, TableStats* sum) {
   }
 }
 
-// A histogram's sum, which AddCounters takes only within a message that has one.
-void AddTimes(const LatencyStats& from, LatencyStats* to) {
-  RpcStats part, sum;
-  *part.mutable_latency() = from;
-  sum.mutable_latency()->Swap(to);
-  AddCounters(part, &sum);
-  to->Swap(sum.mutable_latency());
-}
-
 void AddServer(const MonitoredProcess& process, Collector* collector, ServerSums* sums) {
   const ServerStats stats = FoldedServer(process);
   const Labels labels = collector->Of(process);
@@ -203,9 +194,9 @@ void AddServer(const MonitoredProcess& process, Collector* collector, ServerSums
     const LatencyStats& latency = method.latency();
     collector->Add(Computed("request_s"), of_method,
                    latency.mean_us() * static_cast<double>(latency.count()) * 1e-6);
-    AddTimes(latency, &sums->requests[method.method()]);
+    AddCounters(latency, &sums->requests[method.method()]);
   }
-  AddTimes(stats.hold_time(), &sums->holds);
+  AddCounters(stats.hold_time(), &sums->holds);
   for (const TableStats& table : stats.tables()) {
     // The tensors of the dense parameters share a line.
     const bool is_dense = table.role() != TableSpec::SPARSE;
