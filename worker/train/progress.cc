@@ -361,8 +361,11 @@ void WorkerProgress::WriteEvaluation(nlohmann::json line, const OrderScoring* sc
 }
 
 WorkerStats WorkerProgress::Stats() const {
-  absl::MutexLock lock(&mutex_);
-  WorkerStats stats = last_stats_.has_value() ? *last_stats_ : StatsOfParts();
+  WorkerStats stats;
+  {
+    absl::MutexLock lock(&mutex_);
+    stats = last_stats_.has_value() ? *last_stats_ : StatsOfParts();
+  }
   stats.set_job_id(job_id_);
   stats.set_worker_rank(rank_.value());
   stats.set_uptime_s(UptimeSeconds());
