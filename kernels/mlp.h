@@ -14,6 +14,8 @@ namespace thermocline {
 // (Device::fallbacks).
 enum class MlpPrecision { kFloat32, kTf32, kBfloat16 };
 
+inline constexpr int64_t kNoBias = -1;
+
 struct MlpConfig {
   std::vector<int32_t> widths;  // [input, layer 0, layer 1, ...], all positive
   bool relu_after_last = false;
@@ -22,7 +24,7 @@ struct MlpConfig {
   MlpPrecision precision = MlpPrecision::kFloat32;
   // Where the parameters of layer i stand in the flat parameter and gradient arenas, in floats.
   std::vector<int64_t> weight_offsets;  // [layers] of [in, out] row-major, no padding
-  std::vector<int64_t> bias_offsets;    // [layers] of [out]
+  std::vector<int64_t> bias_offsets;    // [layers] of [out]; kNoBias: the layer has none
 };
 
 // One layer of an MlpConfig.

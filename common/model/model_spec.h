@@ -65,7 +65,7 @@ struct ModelSpec {
 
   LayerInitializer initializer;  // How the tensors begin.
   // What a GPU multiplies matrices with.
-  Dlrm::Precision precision = Dlrm::FLOAT32;
+  Precision precision = FLOAT32;
 
   // For messages: the job's fields that make the tensors large, and the one of the precision.
   std::string size_fields, precision_field;
@@ -73,8 +73,8 @@ struct ModelSpec {
   std::string one_dim_for;
 
   // Whether only a GPU has products of this precision.
-  bool needs_gpu() const { return precision != Dlrm::FLOAT32; }
-  const std::string& precision_name() const { return Dlrm::Precision_Name(precision); }
+  bool needs_gpu() const { return precision != FLOAT32; }
+  const std::string& precision_name() const { return Precision_Name(precision); }
 
   // Outputs and gradients of all layers, and the sum of the losses, for batches of at most
   // `max_batch` samples.

@@ -30,9 +30,9 @@ int32_t DimOf(const ModelSpec& spec) {
 
 MlpPrecision PrecisionOf(const ModelSpec& spec) {
   switch (spec.precision) {
-    case Dlrm::TF32:
+    case TF32:
       return MlpPrecision::kTf32;
-    case Dlrm::BFLOAT16:
+    case BFLOAT16:
       return MlpPrecision::kBfloat16;
     default:
       return MlpPrecision::kFloat32;
