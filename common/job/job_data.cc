@@ -72,6 +72,17 @@ Data DescribeData(const Data& resolved) {
   return data;
 }
 
+std::vector<std::string> LabelColumns(const Job& job) {
+  const auto& columns = job.data().label().column();
+  if (!columns.empty()) return {columns.begin(), columns.end()};
+  return {"label"};
+}
+
+std::string LabelColumn(const Job& resolved) {
+  const bool is_named = resolved.task_size() > 0 && !resolved.task(0).label().empty();
+  return is_named ? resolved.task(0).label() : LabelColumns(resolved)[0];
+}
+
 std::vector<std::string> TextColumns(const Data::Files& files) {
   if (files.has_csv()) return ExpandColumns(files.csv().column());
   if (files.has_parquet()) return {};

@@ -17,6 +17,12 @@ inline constexpr uint32_t kMaxColumns = 4096;
 // written in the short form.
 Data DescribeData(const Data& resolved);
 
+// The columns that the model may learn: data.label.column; "label" where the format has its own.
+std::vector<std::string> LabelColumns(const Job& job);
+
+// The column of them that it learns: its task's, or the first.
+std::string LabelColumn(const Job& resolved);
+
 inline bool IsNpy(const Data& data) {
   return data.has_train() ? data.train().has_npy() : data.format() == Data::DLRM_NPY;
 }

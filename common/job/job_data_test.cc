@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/job/job_loader.h"
+#include "common/job/job_source.h"
 #include "common/job/resolved_job.h"
 #include "gtest/gtest.h"
 
@@ -84,6 +85,29 @@ TEST(ResolveData, OldResolvedJobsMeanTheSame) {
 num_categorical: 1 read_ahead_batches: 4 }
 feature { name: "C1" table: "C1" pooling: SUM columns: 1 })");
   EXPECT_TRUE(MessageDifferencer::Equals(now, old));
+}
+
+// `job` whose task learns `label`, as resolving it leaves it.
+Job Learning(const std::string& label, Job job) {
+  if (job.task_size() == 0) job.add_task();
+  job.mutable_task(0)->set_label(label);
+  ResolveJob(&job);
+  return job;
+}
+
+TEST(ResolveData, ATaskLearnsOneOfTheLabelsColumns) {
+  const Job two =
+      Parse(R"(data { train { path: "p" parquet {} } label { column: ["click", "buy"] } }
+feature { column: "n1" numeric {} } feature { column: "u" })");
+  EXPECT_EQ(LabelColumn(two), "click");
+  EXPECT_EQ(LabelColumn(Learning("buy", two)), "buy");
+  EXPECT_EQ(LabelColumn(Learning("", two)), "click") << "refused where it is loaded";
+  const Job criteo = Parse("data { format: CRITEO_TSV path: 'p' }");
+  const Job npy = Parse("data { train { path: 'd' npy {} } }");
+  for (const Job& own : {criteo, npy}) {
+    EXPECT_EQ(LabelColumn(own), "label");
+    EXPECT_EQ(Learning("", own).task(0).label(), "label");
+  }
 }
 
 TEST(ResolveData, EveryFeatureOfCriteoUnlessSomeAreListed) {
@@ -183,6 +207,13 @@ TEST(ValidateData, NamesLineAndField) {
            Case{"label { column: \"y\" }", "label { column: \"Y\" }",
                 "j:3: data.label.column names 'Y', but there is no such column (did you mean "
                 "'y'?)"},
+           Case{"column: \"y\" }\n}", "column: ['y', 'n1'] }\n}\ntask { label: 'N1' }",
+                "j:5: task[0].label is 'N1', but there is no such label (did you mean 'n1'?); "
+                "there are y, n1"},
+           Case{"column: \"y\" }\n}", "column: ['y', 'n1'] }\n}\ntask { input: 'top' }",
+                "j:5: task[0].label is missing; it is one of y, n1 (data.label.column)"},
+           Case{"column: \"y\" }\n}", "column: 'y' }\n}\ntask { label: 'click' }",
+                "j:5: task[0].label is 'click', but there is no such label; there is y"},
            Case{"label {", "format: CRITEO_TSV label {",
                 "j:3: data.format is set, and data.train as well; choose one"},
            Case{"label {", "weight: 'N1' label {",

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/job/job_data.h"
@@ -48,6 +49,7 @@ class DataValidator {
       RETURN_IF_ERROR(CheckRange(source_, "data.shuffle.block_rows", data_.shuffle().block_rows(),
                                  2, kMaxShuffleRows));
     }
+    RETURN_IF_ERROR(CheckTasks());
     const uint64_t threads = data_.has_parser_threads() ? data_.parser_threads() : 1;
     RETURN_IF_ERROR(CheckRange(source_, "data.parser_threads", threads, 1, kMaxParserThreads));
     return CheckRange(source_, "data.read_ahead_batches", data_.read_ahead_batches(), 1,
@@ -138,11 +140,27 @@ class DataValidator {
                            absl::StrCat("is ", written.data().num_dense(), ", but ",
                                         data_.num_dense(), " features are numeric"));
     }
-    if (data_.label().positive_size() > 0 && data_.label().column_size() > 1) {
-      return source_.Error("data.label.positive", "is for a label of one column");
-    }
     for (const std::string& column : data_.label().column()) {
       RETURN_IF_ERROR(CheckColumn("data.label.column", column));
+    }
+    return absl::OkStatus();
+  }
+
+  // Each learns one of the label's columns.
+  absl::Status CheckTasks() const {
+    const std::vector<std::string> labels = LabelColumns(job_);
+    const std::string there_are = absl::StrJoin(labels, ", ");
+    for (int i = 0; i < job_.task_size(); ++i) {
+      const std::string path = absl::StrCat("task[", i, "].label");
+      const std::string& label = job_.task(i).label();
+      if (label.empty()) {
+        return source_.Error(
+            path, absl::StrCat("is missing; it is one of ", there_are, " (data.label.column)"));
+      }
+      if (std::find(labels.begin(), labels.end(), label) != labels.end()) continue;
+      return source_.Error(path, absl::StrCat("is '", label, "', but there is no such label",
+                                              DidYouMean(label, labels), "; there ",
+                                              labels.size() > 1 ? "are " : "is ", there_are));
     }
     return absl::OkStatus();
   }

@@ -327,6 +327,15 @@ void ResolveData(Job* job) {
   }
 }
 
+// A task has the label's only column, if it names none.
+void ResolveTasks(Job* job) {
+  const std::vector<std::string> labels = LabelColumns(*job);
+  if (labels.size() > 1) return;
+  for (Task& task : *job->mutable_task()) {
+    if (task.label().empty()) task.set_label(labels[0]);
+  }
+}
+
 void ResolveFae(Fae* fae) {
   Fae::Schedule* const schedule = fae->mutable_schedule();
   SET_DEFAULT(schedule, rate, 50);
@@ -348,6 +357,7 @@ void ResolveCalibration(Calibration* calibration) {
 
 void ResolveJob(Job* job) {
   ResolveData(job);
+  ResolveTasks(job);
   ResolveTables(job);
   // A script has its own optimizer.
   if (!job->has_worker()) {

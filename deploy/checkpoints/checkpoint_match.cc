@@ -312,6 +312,11 @@ absl::Status CheckData(const Job& job, const CheckpointManifest& manifest) {
   const bool described = job.data().has_train() || there.data().has_train();
   RETURN_IF_ERROR(
       CheckFields(WithoutPaths(job, described), WithoutPaths(there, described), {}, "data."));
+  if (LabelColumn(job) != LabelColumn(there)) {
+    return Differs(absl::StrCat("the model learns '", LabelColumn(job),
+                                "' (task.label), and the checkpoint's learned '",
+                                LabelColumn(there), "'"));
+  }
   RETURN_IF_ERROR(CheckFeatures(job, EmbeddedFeatures(job), EmbeddedFeatures(there), "", {}));
   return CheckFeatures(job, NumericFeatures(job), NumericFeatures(there), " numeric", {});
 }

@@ -348,6 +348,17 @@ TEST_F(ResumeTest, AnotherJobsCheckpoints) {
   EXPECT_THAT(difference({"data.num_categorical=1"}), HasSubstr("table 'C2', the job has none"));
 }
 
+TEST_F(ResumeTest, TheLabelIsThatOfTheCheckpoint) {
+  Job job = job_;
+  if (job.task_size() == 0) job.add_task();
+  job.mutable_task(0)->set_label("label");
+  EXPECT_TRUE(CheckData(job, ManifestAt(1, 9)).ok());
+  job.mutable_task(0)->set_label("buy");
+  EXPECT_EQ(CheckData(job, ManifestAt(1, 9)),
+            absl::FailedPreconditionError(
+                "the model learns 'buy' (task.label), and the checkpoint's learned 'label'"));
+}
+
 TEST_F(ResumeTest, WhichBatchesAreHotIsAsBefore) {
   CheckpointManifest manifest = ManifestOf(JobWith({"fae.budget=1MiB"}), kBuild);
   const auto check = [&](const std::vector<std::string>& overrides) {

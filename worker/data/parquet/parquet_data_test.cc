@@ -397,6 +397,45 @@ TEST_F(ParquetDataTest, FilesOfHeldOutRowsAndPositiveLabels) {
   EXPECT_EQ(ReadAll(parquet, Split::kTest).rows, 30);
 }
 
+TEST_F(ParquetDataTest, TheLabelIsTheColumnThatTheTaskLearns) {
+  folder_.Write("rows.csv", "click,buy,id\n1,0,5\n1,1,6\n0,0,7\n1,0,8\n");
+  folder_.Write("bought.csv", "buy,id\n1,5\n0,6\n");
+  WriteTestParquet(Path("rows.parquet"), {{"click", "int8", "[1, 1, 0, 1]"},
+                                          {"buy", "bool", "[false, true, false, false]"},
+                                          {"id", "int64", "[5, 6, 7, 8]"}});
+  WriteTestParquet(Path("bought.parquet"), {{"buy", "int32", "[1, 0]"}, {"id", "int64", "[5, 6]"}});
+  const auto labels = [&](const std::string& file, const std::string& label, bool needs_labels) {
+    const bool is_csv = absl::EndsWith(file, "csv");
+    Job job =
+        MakeJob(absl::StrCat("train { path: '", Path(file), "' ",
+                             is_csv ? "csv { header: true }" : "parquet {}",
+                             " } split { last_share: 0 } ", "label { column: ['click', 'buy'] }"),
+                "feature { column: 'id' }");
+    if (!label.empty()) {
+      if (job.task_size() == 0) job.add_task();
+      job.mutable_task(0)->set_label(label);
+    }
+    DatasetOptions options;
+    options.needs_labels = needs_labels;
+    auto dataset = Dataset::Open(job, options);
+    if (!dataset.ok()) return std::string(dataset.status().message());
+    auto reader = (*dataset)->OpenReader(Split::kTrain, WorkerRank(0), 1, Step(0));
+    CHECK(reader.ok());
+    auto batch = (*reader)->Next();
+    CHECK(batch.ok());
+    return absl::StrJoin((*batch)->labels, " ");
+  };
+  for (const std::string form : {"csv", "parquet"}) {
+    EXPECT_EQ(labels("rows." + form, "", true), "1 1 0 1");
+    EXPECT_EQ(labels("rows." + form, "click", true), "1 1 0 1");
+    EXPECT_EQ(labels("rows." + form, "buy", true), "0 1 0 0");
+    // Rows to be scored may lack the others, and the label as well.
+    EXPECT_THAT(labels("bought." + form, "buy", true), HasSubstr("names the column 'click'"));
+    EXPECT_EQ(labels("bought." + form, "buy", false), "1 0");
+    EXPECT_EQ(labels("bought." + form, "click", false), "nan nan");
+  }
+}
+
 // Reads rows to be scored: without the label, grouped, and with columns that go along.
 TEST_F(ParquetDataTest, RowsToBeScoredNeedNoLabel) {
   const Table table(100, 11);

@@ -178,7 +178,7 @@ void ParquetParser::ReadLabels(const std::vector<Row>& rows, std::vector<uint8_t
   std::fill(batch->labels.begin(), batch->labels.end(), NAN);  // They stay so without labels.
   for (size_t l = plan_.labels_.size(); l-- > 0;) {            // The first is read last, and stays.
     ForEachText(rows, plan_.labels_[l], [&](size_t r, absl::string_view text) {
-      if (!plan_.ParseLabel(text, &batch->labels[r]) && plan_.needs_labels_) (*is_bad)[r] = 1;
+      if (!plan_.ParseLabel(l, text, &batch->labels[r]) && plan_.needs_labels_) (*is_bad)[r] = 1;
     });
   }
   if (plan_.weight_ >= 0) {

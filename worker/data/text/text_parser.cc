@@ -264,7 +264,11 @@ absl::StatusOr<TextParser> TextParser::Make(const Job& job, const Data& data, Co
     parser.quoted_header_ =
         absl::StrCat("\"", absl::StrJoin(names.begin(), end, "\"" + separator + "\""), "\"");
   }
-  for (const std::string& column : data.label().column()) {
+  // The one that is learned comes first.
+  std::vector<std::string> labels = LabelColumns(job);
+  const auto learned = std::find(labels.begin(), labels.end(), LabelColumn(job));
+  if (learned != labels.end()) std::rotate(labels.begin(), learned, learned + 1);
+  for (const std::string& column : labels) {
     const absl::StatusOr<int> label = parser.Find(column, "data.label.column");
     if (!label.ok() && !options.needs_labels) break;
     RETURN_IF_ERROR(label.status());
@@ -297,9 +301,9 @@ bool TextParser::ParseWeight(absl::string_view text, float* weight) {
   return *weight >= 0 && std::isfinite(*weight);
 }
 
-bool TextParser::ParseLabel(absl::string_view text, float* label) const {
+bool TextParser::ParseLabel(size_t i, absl::string_view text, float* label) const {
   *label = NAN;
-  if (!positive_.empty()) {
+  if (i == 0 && !positive_.empty()) {
     *label = std::find(positive_.begin(), positive_.end(), text) != positive_.end() ? 1 : 0;
     return true;
   }
@@ -314,7 +318,7 @@ bool TextParser::ParseRow(const Columns& columns, RowValues values,
   if (columns.size() != columns_.names.size()) return false;
   *values.label = NAN;                         // It stays so if there is no label.
   for (size_t i = labels_.size(); i-- > 0;) {  // The first is read last, and stays.
-    if (!ParseLabel(columns[labels_[i]], values.label) && needs_labels_) return false;
+    if (!ParseLabel(i, columns[labels_[i]], values.label) && needs_labels_) return false;
   }
   if (weight_ >= 0 && !ParseWeight(columns[weight_], values.weight)) return false;
   for (const Number& number : numbers_) {
@@ -469,8 +473,9 @@ std::string TextParser::DescribeCount(absl::string_view line, size_t columns) co
 
 std::string TextParser::DescribeColumn(int column, absl::string_view text) const {
   float ignored;
-  if (needs_labels_ && std::count(labels_.begin(), labels_.end(), column) > 0 &&
-      !ParseLabel(text, &ignored)) {
+  const auto label = static_cast<size_t>(
+      std::distance(labels_.begin(), std::find(labels_.begin(), labels_.end(), column)));
+  if (needs_labels_ && label < labels_.size() && !ParseLabel(label, text, &ignored)) {
     return absl::StrCat(QuoteText(text), " is not 0 or 1");
   }
   if (column == weight_ && !ParseWeight(text, &ignored)) {

@@ -141,7 +141,8 @@ class TextParser {
   // Reads the keys of crosses and of lists with weights.
   template <typename Columns>
   bool ParseOthers(const Columns& columns, std::vector<KeyBuffer>* features) const;
-  bool ParseLabel(absl::string_view text, float* label) const;
+  // Reads labels_[i].
+  bool ParseLabel(size_t i, absl::string_view text, float* label) const;
   // A weight is a finite number of 0 or more.
   static bool ParseWeight(absl::string_view text, float* weight);
   std::string DescribeCount(absl::string_view line, size_t columns) const;
@@ -153,7 +154,7 @@ class TextParser {
   ColumnNames columns_;
   std::string header_, quoted_header_;  // The header as a line; "": there is none.
   bool needs_labels_ = true;
-  std::vector<int> labels_;
+  std::vector<int> labels_;   // The column that is learned, and the others.
   int group_ = -1;            // The column of groups; -1: none.
   std::vector<int> carried_;  // The columns that go along with the rows.
   std::vector<std::string> positive_;

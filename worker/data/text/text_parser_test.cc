@@ -515,6 +515,12 @@ TEST(DescribedText, LabelsAndWhatIsHeldOut) {
                            {"0,,,1,", "1,,,0,", "x,,,1,"});
   EXPECT_EQ(two.batch.labels, (UninitializedVector<float>{1, 0}));
   EXPECT_EQ(two.bad, (std::vector<int64_t>{2}));
+  const TextParser third =
+      DescribedParser(feature, "label { column: ['a', 'label'] positive: 'x' }");
+  const Parsed first = Parse(third, {"x,,,1,", "y,,,0,", "x,,,x,"});
+  EXPECT_EQ(first.batch.labels, (UninitializedVector<float>{1, 0}));
+  EXPECT_EQ(first.bad, (std::vector<int64_t>{2})) << "positive is for the one that is learned";
+  EXPECT_EQ(third.Describe("x,,,x,"), "column 4 ('label'): 'x' is not 0 or 1");
   const Parsed named =
       Parse(DescribedParser(feature, "label { column: 'label' positive: ['buy', 'cart'] }"),
             {",,,buy,", ",,,pv,", ",,,cart,"});
