@@ -24,7 +24,6 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "common/base/check.h"
 #include "common/math/sparse_optimizer.h"
 #include "kernels/device_counts.h"
 #include "kernels/layer_operations.h"
@@ -96,10 +95,7 @@ class Device {
 
   virtual std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) = 0;
   // What layers compute beside matrix products. The device owns it.
-  virtual LayerOperations& layers() {
-    CHECK(false);
-    return *static_cast<LayerOperations*>(nullptr);
-  }
+  virtual LayerOperations& layers() = 0;
 
   // Pools the rows of every feature f for each sample b into z[b, (first_vector + f) * dim ...]:
   //   sum (or mean) of rows[row_indices[j]], j in [offsets[b], offsets[b + 1]), in order,

@@ -40,6 +40,11 @@ struct Matrix {
   float* row(int64_t r) const { return floats() + r * ld; }
 };
 
+inline bool HasShape(const Matrix& matrix, int64_t rows, int64_t columns) {
+  return matrix.rows == rows && matrix.cols == columns;
+}
+inline bool HaveSameShape(const Matrix& a, const Matrix& b) { return HasShape(a, b.rows, b.cols); }
+
 inline Matrix FloatMatrix(float* data, int32_t rows, int32_t cols, int64_t ld) {
   return Matrix{data, rows, cols, ld, DataType::kFloat32};
 }
@@ -61,6 +66,8 @@ enum class PoolingMode { kSum, kMean };
 
 // Lookups in one chunk of a canonical sum.
 inline constexpr int kSegmentChunk = 256;
+// Samples in one chunk of the sum of a parameter's gradient (layer_operations.h).
+inline constexpr int kSampleChunk = 64;
 
 // One feature's lookups and the rows they read.
 // REQUIRES: offsets[0] == 0, nondecreasing; 0 <= row_indices[j] < rows.rows

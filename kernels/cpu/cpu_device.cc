@@ -9,6 +9,7 @@
 #include "common/base/thread_pool.h"
 #include "common/math/table_spec.h"
 #include "kernels/cpu/cpu_buffer.h"
+#include "kernels/cpu/cpu_layers.h"
 #include "kernels/cpu/cpu_mlp.h"
 #include "kernels/cpu/cpu_operations.h"
 #include "kernels/cpu/gemm.h"
@@ -38,7 +39,8 @@ class CpuDevice : public Device {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options)
       : pool_(options.num_threads),
-        gemm_(options.isa != CpuIsaLimit::kAvx2 && HasAvx512() ? GemmAvx512 : GemmAvx2) {
+        gemm_(options.isa != CpuIsaLimit::kAvx2 && HasAvx512() ? GemmAvx512 : GemmAvx2),
+        layers_(&pool_) {
     CHECK(CpuSupports(options.isa));
   }
 
@@ -73,6 +75,7 @@ class CpuDevice : public Device {
   std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) override {
     return std::make_unique<CpuMlp>(config, gemm_, &pool_);
   }
+  LayerOperations& layers() override { return layers_; }
 
   void PoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
                    Matrix z) override {
@@ -137,6 +140,7 @@ class CpuDevice : public Device {
  private:
   ThreadPool pool_;
   const GemmFunction gemm_;
+  CpuLayerOperations layers_;
 };
 
 }  // namespace

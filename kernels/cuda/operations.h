@@ -1,6 +1,6 @@
-// The operations of kernels/device.h, which has their contracts, as launches of kernels. Each
-// returns what CUDA says of its launches. Operands are device memory; spans of descriptors are read
-// before the call returns.
+// The operations of kernels/device.h and kernels/layer_operations.h, which have their contracts, as
+// launches of kernels. Each returns what CUDA says of its launches. Operands are device memory;
+// spans of descriptors are read before the call returns.
 #ifndef THERMOCLINE_KERNELS_CUDA_OPERATIONS_H_
 #define THERMOCLINE_KERNELS_CUDA_OPERATIONS_H_
 
@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "common/math/sparse_optimizer.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/layer_operations.h"
 #include "kernels/matrix.h"
 
 namespace thermocline {
@@ -64,6 +65,44 @@ cudaError_t LaunchMaskAndSum(Matrix activation, Matrix gradient, float* partials
                              cudaStream_t stream);
 // Adds the partials of every item, in order.
 cudaError_t LaunchAddPartials(absl::Span<const ColumnSums> items, cudaStream_t stream);
+
+// layers.cu. Scratch: SumOverSamplesScratchFloats(samples, floats that are summed over them).
+int64_t SumOverSamplesScratchFloats(int64_t samples, int64_t floats);
+cudaError_t LaunchCopy(Matrix from, Matrix to, cudaStream_t stream);
+cudaError_t LaunchAdd(Matrix a, Matrix b, Matrix sum, cudaStream_t stream);
+cudaError_t LaunchMultiplyAdd(float scale, Matrix a, Matrix b, Matrix c, Matrix output,
+                              cudaStream_t stream);
+cudaError_t LaunchScaleRows(Matrix scale, Matrix x, Matrix output, cudaStream_t stream);
+cudaError_t LaunchRowDot(Matrix a, Matrix b, Matrix output, cudaStream_t stream);
+cudaError_t LaunchActivationForward(ActivationKind kind, const float* slopes, Matrix x, Matrix y,
+                                    cudaStream_t stream);
+// scratch: for kPrelu, of x.cols floats
+cudaError_t LaunchActivationBackward(ActivationKind kind, const float* slopes, Matrix x, Matrix y,
+                                     Matrix y_gradient, Matrix x_gradient, float* slope_gradients,
+                                     float* scratch, cudaStream_t stream);
+cudaError_t LaunchLayerNormForward(Matrix x, const float* gain, const float* bias, float epsilon,
+                                   Matrix y, Matrix moments, cudaStream_t stream);
+// scratch: of 2 * x.cols floats
+cudaError_t LaunchLayerNormBackward(Matrix x, Matrix moments, const float* gain, Matrix y_gradient,
+                                    Matrix x_gradient, float* gain_gradient, float* bias_gradient,
+                                    float* scratch, cudaStream_t stream);
+cudaError_t LaunchDropout(const DropoutMask& mask, const SamplePlace* place, Matrix x, Matrix y,
+                          cudaStream_t stream);
+cudaError_t LaunchNormalizeForward(Matrix x, int32_t width, float epsilon, Matrix y, Matrix lengths,
+                                   cudaStream_t stream);
+cudaError_t LaunchNormalizeBackward(Matrix y, int32_t width, float epsilon, Matrix lengths,
+                                    Matrix y_gradient, Matrix x_gradient, cudaStream_t stream);
+cudaError_t LaunchSumVectors(Matrix x, float scale, Matrix sum, cudaStream_t stream);
+cudaError_t LaunchRepeatVector(Matrix vector, float scale, Matrix x, cudaStream_t stream);
+cudaError_t LaunchFmForward(Matrix x, int32_t width, Matrix sums, Matrix output,
+                            cudaStream_t stream);
+cudaError_t LaunchFmBackward(Matrix x, Matrix sums, Matrix output_gradient, Matrix x_gradient,
+                             cudaStream_t stream);
+cudaError_t LaunchEmbedForward(Matrix x, const float* vectors, Matrix y, cudaStream_t stream);
+// scratch: of y_gradient.cols floats
+cudaError_t LaunchEmbedBackward(Matrix x, const float* vectors, Matrix y_gradient,
+                                Matrix x_gradient, float* vector_gradients, float* scratch,
+                                cudaStream_t stream);
 
 }  // namespace THERMOCLINE_CUDA_NAMESPACE
 }  // namespace thermocline

@@ -332,6 +332,8 @@ std::unique_ptr<Mlp> StreamDevice::CreateMlp(const MlpConfig& config) {
   return std::make_unique<CudaMlp>(config, MlpContext{this, gemm_.get(), &error_, compute_});
 }
 
+LayerOperations& StreamDevice::layers() { return *layers_; }
+
 void StreamDevice::PoolForward(absl::Span<const PoolInput> features, int32_t dim,
                                int32_t first_vector, Matrix z) {
   for (const PoolInput& feature : features) {

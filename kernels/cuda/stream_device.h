@@ -44,6 +44,7 @@ class StreamDevice : public Device {
   DeviceFallbacks fallbacks() const override;
 
   std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) override;
+  LayerOperations& layers() override;
   void PoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
                    Matrix z) override;
   void PoolBackward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
@@ -68,6 +69,8 @@ class StreamDevice : public Device {
   class OrdinaryBuffer;
   class Event;
   class Graph;
+  class Layers;  // stream_layers.cc
+  static std::unique_ptr<LayerOperations> MakeLayers(StreamDevice* device);
 
   // Makes this GPU the calling thread's current one. Returns false after an error: the caller then
   // does nothing.
@@ -100,6 +103,7 @@ class StreamDevice : public Device {
   std::vector<std::shared_ptr<DeviceBuffer>>* captured_scratch_ = nullptr;
   std::atomic<int64_t> failed_captures_{0};
   const std::unique_ptr<Gemm> gemm_;
+  const std::unique_ptr<LayerOperations> layers_ = MakeLayers(this);
 };
 
 }  // namespace THERMOCLINE_CUDA_NAMESPACE

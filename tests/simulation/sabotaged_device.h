@@ -62,6 +62,7 @@ class SabotagedDevice : public Device {
   std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) override {
     return real_->CreateMlp(config);
   }
+  LayerOperations& layers() override { return real_->layers(); }
   void PoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
                    Matrix z) override {
     real_->PoolForward(features, dim, first_vector, z);

@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/base/hash.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/testing/layer_cases.h"
+#include "kernels/testing/random_values.h"
+
+namespace thermocline {
+namespace {
+
+constexpr float kUntouched = 12345;
+
+// How the operands of a case lie in memory.
+struct Layout {
+  int64_t gap = 0;                      // Floats between the rows of matrices.
+  int64_t offset = 0;                   // Floats before the first row.
+  std::pair<int, int> same = {-1, -1};  // This input and this output are the same memory.
+};
+
+// Runs a case on the CPU. Returns the outputs without gaps.
+std::vector<std::vector<float>> Execute(const LayerCase& c, const Layout& layout, int threads,
+                                        const std::vector<std::vector<float>>& inputs) {
+  const std::unique_ptr<Device> device = MakeCpuDevice({threads});
+  std::vector<std::vector<float>> memory;
+  memory.reserve(c.inputs.size() + c.outputs.size());
+  const auto place = [&](const LayerOperand& operand, const float* values) {
+    const int64_t ld = operand.is_parameter ? operand.cols : operand.cols + layout.gap;
+    const auto rows = static_cast<int32_t>(c.RowsOf(operand));
+    memory.emplace_back(layout.offset + rows * ld, kUntouched);
+    float* const first = memory.back().data() + layout.offset;
+    for (int64_t r = 0; values != nullptr && r < rows; ++r) {
+      std::copy_n(values + r * operand.cols, operand.cols, first + r * ld);
+    }
+    return FloatMatrix(first, rows, operand.cols, ld);
+  };
+  std::vector<Matrix> in, out;
+  for (size_t i = 0; i < inputs.size(); ++i) in.push_back(place(c.inputs[i], inputs[i].data()));
+  for (const LayerOperand& operand : c.outputs) out.push_back(place(operand, nullptr));
+  if (layout.same.first >= 0) out[layout.same.second] = in[layout.same.first];
+  c.call(device->layers(), {&kPlaceForTest, 1}, in, out);
+  std::vector<std::vector<float>> results;
+  for (const Matrix& m : out) {
+    results.emplace_back();
+    for (int64_t r = 0; r < m.rows; ++r) {
+      results.back().insert(results.back().end(), m.row(r), m.row(r) + m.cols);
+      for (int64_t i = m.cols; i < m.ld; ++i) EXPECT_EQ(m.row(r)[i], kUntouched) << c.name;
+    }
+  }
+  return results;
+}
+
+std::vector<std::vector<float>> RandomInputs(const LayerCase& c, std::mt19937_64* rng) {
+  std::vector<std::vector<float>> inputs;
+  for (const LayerOperand& operand : c.inputs) {
+    inputs.push_back(RandomFloats(rng, c.RowsOf(operand) * operand.cols, 2));
+  }
+  return inputs;
+}
+
+bool SameBits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::memcmp(a[i].data(), b[i].data(), sizeof(float) * a[i].size()) != 0) return false;
+  }
+  return true;
+}
+
+struct Shape {
+  int32_t batch, vectors, width;
+};
+
+std::string Name(const LayerCase& c, const Shape& s) {
+  return c.name + ", batch " + std::to_string(s.batch) + ", " + std::to_string(s.vectors) +
+         " vectors of " + std::to_string(s.width);
+}
+
+TEST(CpuLayersTest, AgreeWithDoubleAndFiniteDifferences) {
+  std::mt19937_64 rng(TestSeed());
+  for (const Shape& s : {Shape{1, 1, 1}, Shape{3, 1, 16}, Shape{2, 3, 17}, Shape{5, 4, 3},
+                         Shape{257, 2, 4}, Shape{2, 3, 40}, Shape{1, 1, 429}}) {
+    for (const LayerCase& c : LayerCases(s.batch, s.vectors, s.width)) {
+      const std::vector<std::vector<float>> inputs = RandomInputs(c, &rng);
+      LayerValues values;
+      for (const std::vector<float>& input : inputs)
+        values.emplace_back(input.begin(), input.end());
+      const LayerValues expected = ExpectedOutputs(c, values);
+      const std::vector<std::vector<float>> got = Execute(c, {}, 2, inputs);
+      for (size_t o = 0; o < expected.size(); ++o) {
+        for (size_t i = 0; i < expected[o].size(); ++i) {
+          ASSERT_NEAR(got[o][i], expected[o][i], 3e-5 * (1 + std::fabs(expected[o][i])))
+              << Name(c, s) << ", output " << o << ", number " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuLayersTest, SameBitsForAnyThreadsAndPlacesInMemory) {
+  std::mt19937_64 rng(TestSeed());
+  for (const Shape& s :
+       {Shape{0, 2, 3}, Shape{257, 3, 16}, Shape{65, 1, 1}, Shape{300, 11, 39}, Shape{7, 2, 17}}) {
+    for (const LayerCase& c : LayerCases(s.batch, s.vectors, s.width)) {
+      const std::vector<std::vector<float>> inputs = RandomInputs(c, &rng);
+      const std::vector<std::vector<float>> expected = Execute(c, {}, 1, inputs);
+      for (int threads : {2, 5}) {
+        EXPECT_TRUE(SameBits(Execute(c, {}, threads, inputs), expected)) << Name(c, s);
+      }
+      EXPECT_TRUE(SameBits(Execute(c, {3, 0}, 2, inputs), expected)) << Name(c, s);
+      EXPECT_TRUE(SameBits(Execute(c, {5, 3}, 2, inputs), expected)) << Name(c, s);
+      for (const std::pair<int, int>& same : c.in_place) {
+        for (int64_t gap : {0, 5}) {
+          EXPECT_TRUE(SameBits(Execute(c, {gap, gap, same}, 2, inputs), expected))
+              << Name(c, s) << ", output " << same.second << " in input " << same.first;
+        }
+      }
+    }
+  }
+}
+
+// A worker may have no samples in the last global batch: its gradients are zero, not stale.
+TEST(CpuLayersTest, AnEmptyBatchHasZeroGradients) {
+  std::mt19937_64 rng(TestSeed());
+  for (const LayerCase& c : LayerCases(0, 3, 5)) {
+    const std::vector<std::vector<float>> outputs = Execute(c, {}, 2, RandomInputs(c, &rng));
+    for (const std::vector<float>& output : outputs) {
+      for (float value : output) EXPECT_EQ(value, 0) << c.name;
+    }
+  }
+}
+
+// Units in the last place of a float near `value`.
+double UlpOf(double value) {
+  int exponent;
+  std::frexp(value, &exponent);
+  return std::ldexp(1.0, std::max(exponent - 24, -149));
+}
+
+TEST(LayerArithmeticTest, SigmoidAndTanhAreAccurate) {
+  for (uint32_t bits = 0; bits < FloatBits(86); bits += 12347) {
+    for (float x : {FloatOfBits(bits), -FloatOfBits(bits)}) {
+      const double sigmoid = 1 / (1 + std::exp(-static_cast<double>(x))),
+                   tanh = std::tanh(double{x});
+      ASSERT_NEAR(Sigmoid(x), sigmoid, 3 * UlpOf(sigmoid)) << x;
+      ASSERT_NEAR(Tanh(x), tanh, 3 * UlpOf(tanh)) << x;
+    }
+  }
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(Sigmoid(0), 0.5f);
+  EXPECT_EQ(Sigmoid(infinity), 1);
+  EXPECT_GT(Sigmoid(-infinity), 0);  // As for -87: tiny, not a NaN.
+  EXPECT_LT(Sigmoid(-infinity), 1e-37f);
+  EXPECT_EQ(Tanh(infinity), 1);
+  EXPECT_EQ(Tanh(-infinity), -1);
+  EXPECT_EQ(FloatBits(Tanh(0.0f)), FloatBits(0.0f));
+  EXPECT_EQ(FloatBits(Tanh(-0.0f)), FloatBits(-0.0f));
+  EXPECT_TRUE(std::isnan(Sigmoid(std::nanf(""))));
+  EXPECT_TRUE(std::isnan(Tanh(std::nanf(""))));
+}
+
+}  // namespace
+}  // namespace thermocline
