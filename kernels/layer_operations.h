@@ -1,6 +1,6 @@
-// What the layers of a model compute beside matrix products (mlp.h) and the operations on embeddings
-// (device.h), on one device. Implementations: CpuLayerOperations (cpu/cpu_layers.h), which is the
-// specification, and StreamLayerOperations (cuda/), on an NVIDIA GPU.
+// What the layers of a model compute beside matrix products (mlp.h) and the operations on
+// embeddings (device.h), on one device. Implementations: CpuLayerOperations (cpu/cpu_layers.h),
+// which is the specification, and StreamLayerOperations (cuda/), on an NVIDIA GPU.
 //
 // As operations of a device: they run in the order they are called, may return before they are
 // finished, allocate nothing, and give the same bits on both devices and for any number of threads.
@@ -23,10 +23,10 @@ namespace thermocline {
 
 enum class ActivationKind { kRelu, kSigmoid, kTanh, kPrelu };
 
-// Which units a training step keeps. A unit is kept where the hash of (key, step, sample in the
-// global batch, column), of 16 bits, is at least `threshold`.
+// Which units a training step keeps. A unit is kept where the hash of (key, step, the sample's
+// number in the data, column), of 16 bits, is at least `threshold`.
 struct DropoutMask {
-  uint64_t key = 0;        // Of the job's seed and the layer.
+  uint64_t key = 0;        // A hash of the seed and the layer.
   uint32_t threshold = 0;  // Of 65536: the share of units that are dropped.
   float scale = 1;         // What kept units are multiplied with.
 };
@@ -34,8 +34,8 @@ struct DropoutMask {
 // Where a worker's batch stands in the training, in device memory, since captured work has fixed
 // arguments.
 struct SamplePlace {
-  int64_t step = 0;          // Steps of the optimizers before this one.
-  int64_t first_sample = 0;  // The place of the batch's first sample in the global batch.
+  int64_t step = 0;
+  int64_t first_sample = 0;  // The number of the batch's first sample among all of the data.
 };
 
 class LayerOperations {

@@ -75,7 +75,7 @@ feature { column: "C1" categorical { id: HEX } })");
   EXPECT_TRUE(MessageDifferencer::Equals(a.split(), b.split()));
   EXPECT_TRUE(MessageDifferencer::Equals(a.label(), b.label()));
   EXPECT_EQ(InputsOf(job).numeric, InputsOf(described).numeric);
-  EXPECT_EQ(InputsOf(job).vector_dims, InputsOf(described).vector_dims);
+  EXPECT_EQ(InputsOf(job).num_vectors(), InputsOf(described).num_vectors());
 }
 
 // The job of a run directory that an older program resolved lists categorical features alone.

@@ -16,6 +16,7 @@
 #include "common/base/text.h"
 #include "common/job/job_source.h"
 #include "common/job/resolved_job.h"
+#include "common/model/presets.h"
 
 namespace thermocline {
 namespace {
@@ -148,6 +149,8 @@ absl::StatusOr<Job> ParseAsItIs(absl::string_view text, absl::string_view file,
     RETURN_IF_ERROR(CheckCacheIsFresh(job, source));
   }
   RETURN_IF_ERROR(CheckDefaultIsTaken(job, source));
+  // Checked while errors could still name the preset's own fields.
+  ExpandPreset(InputsOf(job), &job);
   return job;
 }
 

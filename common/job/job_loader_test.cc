@@ -199,7 +199,9 @@ TEST(ParseJob, AFlagThatSpoilsAnotherLineIsNamedFirst) {
               StartsWith("job.textproto:5: "));
   const auto job = ParseJob(kSmallest, "job.textproto", {}, {"dlrm"});
   EXPECT_EQ(job.status(),
-            absl::InvalidArgumentError("--clear dlrm: dlrm is missing; a job needs a model"));
+            absl::InvalidArgumentError("--clear dlrm: layer is missing; a job needs a model: dlrm, "
+                                       "wide_deep, deepfm, dcnv2, finalmlp, or layers and a task "
+                                       "of its own"));
 }
 
 TEST(ParseJob, ClearedFieldsTakeTheirDefaultsBeforeOverrides) {

@@ -218,7 +218,6 @@ class Validator {
       RETURN_IF_ERROR(CheckOptimizer("dense_optimizer", job_.dense_optimizer()));
     }
     RETURN_IF_ERROR(CheckModelStanza());
-    RETURN_IF_ERROR(CheckDims());
     RETURN_IF_ERROR(CheckTrain());
     RETURN_IF_ERROR(CheckLearningRate());
     RETURN_IF_ERROR(CheckCluster());
@@ -335,28 +334,6 @@ class Validator {
     return source_.Error(
         absl::StrCat("table[", unread.begin()->second, "].name"),
         absl::StrCat("is '", unread.begin()->first, "', but no feature reads this table"));
-  }
-
-  // The field that gives table `i` its dim.
-  std::string DimPath(int i) const {
-    const bool is_own =
-        i < source_.job().table_size() && source_.job().table(i).settings().dim() > 0;
-    return is_own ? absl::StrCat("table[", i, "].settings.dim") : "default_table.dim";
-  }
-
-  absl::Status CheckDims() const {
-    const std::string wants_one = DescribeModel(job_).one_dim_for;
-    if (job_.table_size() == 0 || wants_one.empty()) return absl::OkStatus();
-    const uint32_t wanted = job_.table(0).settings().dim();
-    for (int i = 1; i < job_.table_size(); ++i) {
-      const uint32_t dim = job_.table(i).settings().dim();
-      if (dim == wanted) continue;
-      return source_.Error(
-          DimPath(i), absl::StrCat("is ", dim, " for table '", job_.table(i).name(),
-                                   "', but table '", job_.table(0).name(), "' has ", wanted, "; ",
-                                   wants_one, " need one dim for all tables"));
-    }
-    return absl::OkStatus();
   }
 
   absl::Status CheckModelStanza() const {

@@ -102,8 +102,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"default_table { dim: 8 }", "default_table { dim: 4097 }",
              "j:7: default_table.dim is 4097; it must be at most 4096"},
         Case{"default_table { dim: 8 }", "default_table { dim: 16 }",
-             "j:7: default_table.dim is 16 for table 'B', but table 'T' has 8; DLRM's dot "
-             "products need one dim for all tables"},
+             "j:14: dlrm means layers of which one can't be made: layer[1].input has 'bottom' with "
+             "vectors of 8 numbers and 'B' with 16; the dot product of layer 'pairs' needs one "
+             "width for all"},
         Case{"default_table { dim: 8 }", "default_table { dim: 8 init_scale: -1 }",
              "j:7: default_table.init_scale is -1; it must be in [0, 1e+06]"},
         Case{"default_table { dim: 8 }",
@@ -150,8 +151,9 @@ INSTANTIATE_TEST_SUITE_P(
             "settings { dim: 8 }\n}\nfeature { name: \"A\" table: \"T\" }\nfeature { name: \"B\" }",
             "}\ntable { name: \"U\"\n settings { dim: 9 } }\n"
             "feature { name: \"A\" table: \"T\" }\nfeature { name: \"U\" }",
-            "j:12: table[1].settings.dim is 9 for table 'U', but table 'T' has 8; DLRM's dot "
-            "products need one dim for all tables"},
+            "j:14: dlrm means layers of which one can't be made: layer[1].input has 'bottom' with "
+            "vectors of 8 numbers and 'U' with 9; the dot product of layer 'pairs' needs one "
+            "width for all"},
         Case{"name: \"T\"", "name: \"\"", "j:9: table[0].name is empty; it needs a name"},
         Case{"name: \"T\"", "name: \"U\"",
              "j:12: feature[0].table is 'T', but there is no such table"},
@@ -339,7 +341,8 @@ TEST(ValidateJob, AMisspeltTableGetsASuggestion) {
 
 TEST(ValidateJob, NeedsAModel) {
   EXPECT_EQ(ErrorWith("dlrm {\n  bottom: 8\n  top: 8\n}", ""),
-            "j: dlrm is missing; a job needs a model");
+            "j: layer is missing; a job needs a model: dlrm, wide_deep, deepfm, dcnv2, finalmlp, or "
+            "layers and a task of its own");
 }
 
 class ScriptJobTest : public testing::Test {

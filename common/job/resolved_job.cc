@@ -78,15 +78,18 @@ TableLayout ScriptStateLayout(uint32_t id) {
 }
 
 // How a layer's weights, or its biases, begin: see LayerInitializer in proto/job.proto.
-void SetInitializer(const LayerInitializer& initializer, const DenseTensor& tensor,
-                    TableLayout* layout) {
+void SetInitializer(const DenseTensor& tensor, TableLayout* layout) {
+  const bool is_bias = tensor.begin == DenseTensor::Begin::kBias;
   const double sum = static_cast<double>(tensor.in) + tensor.out;
   double scale = 1.0 / std::sqrt(static_cast<double>(tensor.in));
-  if (initializer.has_glorot_uniform()) {
-    scale = tensor.is_bias ? 0 : std::sqrt(6.0 / sum);
-    if (tensor.is_bias) layout->distribution = InitialDistribution::kConstant;
-  } else if (initializer.has_reference()) {
-    scale = tensor.is_bias ? std::sqrt(1.0 / tensor.out) : std::sqrt(2.0 / sum);
+  if (tensor.begin == DenseTensor::Begin::kConstant) {
+    scale = tensor.constant;
+    layout->distribution = InitialDistribution::kConstant;
+  } else if (tensor.initializer.has_glorot_uniform()) {
+    scale = is_bias ? 0 : std::sqrt(6.0 / sum);
+    if (is_bias) layout->distribution = InitialDistribution::kConstant;
+  } else if (tensor.initializer.has_reference()) {
+    scale = is_bias ? std::sqrt(1.0 / tensor.out) : std::sqrt(2.0 / sum);
     layout->distribution = InitialDistribution::kNormal;
   }
   layout->init_scale = static_cast<float>(scale);
@@ -129,7 +132,8 @@ ModelInputs InputsOf(const Job& resolved) {
   ModelInputs inputs;
   inputs.numeric = static_cast<int>(resolved.data().num_dense());
   for (const Feature* feature : EmbeddedFeatures(resolved)) {
-    inputs.vector_dims.push_back(dims[feature->table()]);
+    inputs.features.push_back(
+        {feature->name(), feature->table(), dims[feature->table()], feature->has_sequence()});
   }
   inputs.default_dim = static_cast<int>(resolved.default_table().dim());
   return inputs;
@@ -146,11 +150,11 @@ std::vector<DenseTable> DenseTablesOf(const Job& resolved, const ModelSpec& mode
     table.layout.name = tensor.name;
     table.layout.dim = kDenseBlockFloats;
     table.layout.optimizer = Config(resolved.dense_optimizer());
-    SetInitializer(model.initializer, tensor, &table.layout);
+    SetInitializer(tensor, &table.layout);
     table.layout.role = TableRole::kDense;
     table.rows = tensor.rows();
     table.cols = tensor.cols();
-    table.is_bias = tensor.is_bias;
+    table.is_vector = tensor.is_vector();
     tables.push_back(std::move(table));
   }
   return tables;

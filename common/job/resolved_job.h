@@ -36,7 +36,7 @@ struct DenseTable {
   TableLayout layout;
   int rows = 0;
   int cols = 0;
-  bool is_bias = false;
+  bool is_vector = false;  // An export has it as [cols].
 
   int64_t num_floats() const { return int64_t{rows} * cols; }
   int64_t num_blocks() const { return (num_floats() + kDenseBlockFloats - 1) / kDenseBlockFloats; }

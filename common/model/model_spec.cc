@@ -1,52 +1,18 @@
 #include "common/model/model_spec.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/check.h"
-#include "common/model/dlrm_spec.h"
+#include "common/model/layers.h"
+#include "common/model/presets.h"
 
 namespace thermocline {
 namespace {
 
-// The models that a job may name, each by a stanza of its own. worker/model/make_model.cc has those
-// that build them.
-struct Preset {
-  const char* name;
-  bool (*is_set)(const Job& job);
-  std::optional<ModelError> (*check)(const Job& job, const ModelInputs& inputs);
-  ModelSpec (*describe)(const Job& job, const ModelInputs& inputs);
-};
-
-std::optional<ModelError> CheckScript(const Job& job, const ModelInputs&) {
-  if (job.worker().command_size() > 0 && !job.worker().command(0).empty()) return std::nullopt;
-  return ModelError{"worker.command",
-                    "is empty; write a program, such as [\"python3\", \"train.py\"]"};
-}
-
-// A script has its tensors itself.
-ModelSpec DescribeScript(const Job&, const ModelInputs&) {
-  ModelSpec spec;
-  spec.is_script = true;
-  return spec;
-}
-
-constexpr Preset kPresets[] = {
-    {"dlrm", [](const Job& job) { return job.has_dlrm(); }, CheckDlrm, DescribeDlrm},
-    {"worker", [](const Job& job) { return job.has_worker(); }, CheckScript, DescribeScript},
-};
-
-std::vector<const Preset*> PresetsOf(const Job& job) {
-  std::vector<const Preset*> presets;
-  for (const Preset& preset : kPresets) {
-    if (preset.is_set(job)) presets.push_back(&preset);
-  }
-  return presets;
-}
-
-// Above it a width is a typo, not a wish.
-constexpr uint32_t kMaxLayerWidth = 65536;
-
-// Columns of an activation: of a GPU's leading dimensions (kernels/matrix.h), and of the CPU's
-// panels (kernels/cpu/gemm.h).
+// Columns of an MLP's hidden activations: of a GPU's leading dimensions (kernels/matrix.h), and of
+// the CPU's panels (kernels/cpu/gemm.h).
 constexpr int64_t kGpuAlignment = 8;
 constexpr int64_t kCpuPanel = 64;
 // Partial sums of a bias gradient on a GPU (kernels/cuda/operations.h).
@@ -54,79 +20,112 @@ constexpr int64_t kBiasPartials = 128;
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-}  // namespace
-
-DenseTensor MlpShape::WeightOf(int layer) const {
-  return {absl::StrCat(name, ".", layer, ".weight"), widths[layer], widths[layer + 1], false};
-}
-
-DenseTensor MlpShape::BiasOf(int layer) const {
-  return {absl::StrCat(name, ".", layer, ".bias"), widths[layer], widths[layer + 1], true};
-}
-
-ActivationFloats operator+(const ActivationFloats& a, const ActivationFloats& b) {
-  return {a.per_sample + b.per_sample, a.fixed + b.fixed};
-}
-
-uint64_t ModelSpec::ActivationBytes(int64_t max_batch, ComputeOn where) const {
-  const ActivationFloats& floats = where == ComputeOn::kGpu ? on_gpu : on_cpu;
-  return sizeof(float) * (max_batch * floats.per_sample + floats.fixed) + sizeof(double);
-}
-
-std::optional<ModelError> CheckModel(const Job& job, const ModelInputs& inputs) {
-  const std::vector<const Preset*> presets = PresetsOf(job);
-  if (presets.empty()) return ModelError{kPresets[0].name, "is missing; a job needs a model"};
-  if (presets.size() > 1) {
-    return ModelError{presets[1]->name,
-                      absl::StrCat("is set, and ", presets[0]->name, " as well; choose one")};
-  }
-  return presets[0]->check(job, inputs);
-}
-
-ModelSpec DescribeModel(const Job& job, const ModelInputs& inputs) {
-  const std::vector<const Preset*> presets = PresetsOf(job);
-  CHECK(!presets.empty());
-  ModelSpec spec = presets[0]->describe(job, inputs);
-  spec.preset = presets[0]->name;
-  spec.inputs = inputs;
-  return spec;
-}
-
-void AddTensors(const MlpShape& mlp, std::vector<DenseTensor>* tensors) {
-  for (int layer = 0; layer < mlp.num_layers(); ++layer) {
-    tensors->push_back(mlp.WeightOf(layer));
-    tensors->push_back(mlp.BiasOf(layer));
-  }
-}
-
-ActivationFloats HiddenFloats(const MlpShape& mlp, ComputeOn where) {
+// Outputs of the hidden layers, their gradients, and what the MLP's own operations need.
+ActivationFloats HiddenFloats(const GraphNode& mlp, ComputeOn where) {
   const bool on_gpu = where == ComputeOn::kGpu;
+  const int num_layers = static_cast<int>(mlp.tensors.size());
   ActivationFloats floats;
-  for (int i = 1; i < mlp.num_layers(); ++i) {
-    floats.per_sample += 2 * RoundUp(mlp.widths[i], on_gpu ? kGpuAlignment : kCpuPanel);
+  for (int i = 0; i + 1 < num_layers; ++i) {
+    floats.per_sample += 2 * RoundUp(mlp.tensors[i].out, on_gpu ? kGpuAlignment : kCpuPanel);
   }
   // The CPU copies a wide input.
-  if (!on_gpu && !mlp.widths.empty() && mlp.widths[0] > kCpuPanel) {
-    floats.per_sample += RoundUp(mlp.widths[0], kCpuPanel);
-  }
-  for (int i = 1; on_gpu && i <= mlp.num_layers(); ++i) {
-    floats.fixed += kBiasPartials * mlp.widths[i];
+  const int input = mlp.tensors[0].in;
+  if (!on_gpu && input > kCpuPanel) floats.per_sample += RoundUp(input, kCpuPanel);
+  for (int i = 0; on_gpu && i < num_layers; ++i) {
+    floats.fixed += kBiasPartials * mlp.tensors[i].out;
   }
   return floats;
 }
 
-int64_t PaddedFloats(int64_t columns) { return RoundUp(columns, kGpuAlignment); }
-
-std::optional<ModelError> CheckWidths(const std::string& field,
-                                      const google::protobuf::RepeatedField<uint32_t>& widths) {
-  for (int i = 0; i < widths.size(); ++i) {
-    if (widths[i] >= 1 && widths[i] <= kMaxLayerWidth) continue;
-    const std::string limit =
-        widths[i] < 1 ? "at least 1" : absl::StrCat("at most ", kMaxLayerWidth);
-    return ModelError{absl::StrCat(field, "[", i, "]"),
-                      absl::StrCat("is ", widths[i], "; it must be ", limit)};
+ActivationFloats FloatsOf(const ModelGraph& graph, ComputeOn where) {
+  ActivationFloats floats;
+  for (const GraphBuffer& buffer : graph.buffers) {
+    floats.per_sample += buffer.ld * (buffer.has_gradient ? 2 : 1);
   }
-  return std::nullopt;
+  for (const GraphNode& node : graph.nodes) {
+    if (node.op != GraphNode::Op::kMlp) continue;
+    const ActivationFloats hidden = HiddenFloats(node, where);
+    floats.per_sample += hidden.per_sample;
+    floats.fixed += hidden.fixed;
+  }
+  return floats;
+}
+
+std::optional<ModelError> CheckScript(const Job& job) {
+  if (job.worker().command_size() > 0 && !job.worker().command(0).empty()) return std::nullopt;
+  return ModelError{"worker.command",
+                    "is empty; write a program, such as [\"python3\", \"train.py\"]"};
+}
+
+bool HasLayers(const Job& job) {
+  return job.layer_size() > 0 || job.task_size() > 0 || job.group_size() > 0;
+}
+
+// The ways in which the job describes a model: there must be one.
+std::vector<std::string> ModelsOf(const Job& job) {
+  std::vector<std::string> models = PresetsOf(job);
+  if (HasLayers(job)) models.push_back("layer");
+  if (job.has_worker()) models.push_back("worker");
+  return models;
+}
+
+}  // namespace
+
+uint64_t ModelSpec::ActivationBytes(int64_t max_batch, ComputeOn where) const {
+  const ActivationFloats floats = FloatsOf(graph, where);
+  return sizeof(float) * (max_batch * floats.per_sample + floats.fixed) + sizeof(double);
+}
+
+std::optional<ModelError> CheckModel(const Job& job, const ModelInputs& inputs) {
+  const std::vector<std::string> models = ModelsOf(job);
+  if (models.empty()) {
+    return ModelError{"layer", absl::StrCat("is missing; a job needs a model: ",
+                                            absl::StrJoin(PresetNames(), ", "),
+                                            ", or layers and a task of its own")};
+  }
+  if (models.size() > 1) {
+    return ModelError{models[1], absl::StrCat("is set, and ", models[0], " as well; choose one")};
+  }
+  if (job.has_worker()) return CheckScript(job);
+  ModelSpec spec;
+  spec.inputs = inputs;
+  if (HasLayers(job)) return AddLayers(job, &spec);
+  std::optional<ModelError> error = CheckPreset(job, inputs);
+  if (error.has_value()) return error;
+  Job expanded = job;
+  ExpandPreset(inputs, &expanded);
+  error = AddLayers(expanded, &spec);
+  if (!error.has_value()) return std::nullopt;
+  return ModelError{
+      models[0],
+      absl::StrCat("means layers of which one can't be made: ", error->field, " ", error->what)};
+}
+
+ModelSpec DescribeModel(const Job& job, const ModelInputs& inputs) {
+  ModelSpec spec;
+  spec.inputs = inputs;
+  spec.is_script = job.has_worker();
+  if (spec.is_script) return spec;
+  const std::vector<std::string> presets = PresetsOf(job);
+  spec.size_fields = presets.empty() ? "layer" : presets[0];
+  spec.precision = job.precision();
+  spec.precision_field = "precision";
+  if (job.has_dlrm() && job.dlrm().precision() != FLOAT32) {
+    spec.precision = job.dlrm().precision();
+    spec.precision_field = "dlrm.precision";
+  }
+  Job expanded = job;
+  ExpandPreset(inputs, &expanded);
+  const std::optional<ModelError> error = AddLayers(expanded, &spec);
+  CHECK(!error.has_value());
+  const LayerInitializer& initializer =
+      job.has_initializer() ? job.initializer() : job.dlrm().initializer();
+  for (DenseTensor& tensor : spec.tensors) {
+    if (tensor.initializer.kind_case() == LayerInitializer::KIND_NOT_SET) {
+      tensor.initializer = initializer;
+    }
+  }
+  return spec;
 }
 
 }  // namespace thermocline

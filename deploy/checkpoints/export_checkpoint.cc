@@ -25,10 +25,21 @@
 #include "common/job/job_source.h"
 #include "common/job/resolved_job.h"
 #include "common/math/script_state_rows.h"
+#include "common/model/presets.h"
 #include "deploy/checkpoints/safetensors_file.h"
 
 namespace thermocline {
 namespace {
+
+// A message of the job as JSON.
+nlohmann::ordered_json JsonOf(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  // Texts that are no UTF-8 are none of JSON's.
+  if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) return nullptr;
+  return nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
 
 using Type = SafetensorsEntry::Type;
 
@@ -101,12 +112,23 @@ nlohmann::ordered_json DescriptionOf(const Job& job) {
     const std::vector<std::string> columns = TextColumns(*train);
     train->mutable_csv()->mutable_column()->Assign(columns.begin(), columns.end());
   }
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  // Texts that are no UTF-8 are none of JSON's.
-  if (!google::protobuf::util::MessageToJsonString(described, &text, options).ok()) return nullptr;
-  return nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return JsonOf(described);
+}
+
+// The layers, and what each of them reads and learns. A DLRM's MLPs also stand there as programs of
+// earlier versions read them: "bottom" and "top", the widths of their layers.
+void AddModel(const Job& job, nlohmann::ordered_json* model) {
+  Job layers = job;
+  ExpandPreset(InputsOf(job), &layers);
+  for (const FeatureGroup& group : layers.group()) (*model)["groups"].push_back(JsonOf(group));
+  for (const Layer& layer : layers.layer()) (*model)["layers"].push_back(JsonOf(layer));
+  for (const Task& task : layers.task()) (*model)["tasks"].push_back(JsonOf(task));
+  for (const GraphNode& node : DescribeModel(job).graph.nodes) {
+    if (node.layer != "bottom" && node.layer != "top") continue;
+    std::vector<int> widths = {node.tensors[0].in};
+    for (const DenseTensor& weight : node.tensors) widths.push_back(weight.out);
+    (*model)[node.layer] = widths;
+  }
 }
 
 // The model's description as JSON, which a program needs beside the tensors to compute with them
@@ -141,7 +163,7 @@ std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
                   {"test_share", DescribeData(job.data()).split().last_share()}}},
                 {"features", std::move(features)},
                 {"tables", std::move(sparse)}};
-  for (const MlpShape& mlp : DescribeModel(job).mlps) model[mlp.name] = mlp.widths;
+  AddModel(job, &model);
   if (job.has_worker()) model["script"] = absl::StrJoin(job.worker().command(), " ");
   if (FormatName(job) == "DESCRIBED") model["described"] = DescriptionOf(job);
   return model.dump();
@@ -263,7 +285,7 @@ void Export::AddTensors() {
     std::vector<uint64_t> shape = {static_cast<uint64_t>(table.rows),
                                    static_cast<uint64_t>(table.cols)};
     // A bias is a vector; a weight of one input is still a matrix.
-    if (table.is_bias) shape.erase(shape.begin());
+    if (table.is_vector) shape.erase(shape.begin());
     TableTensors& tensors = tensors_[table.layout.id];
     tensors.rows = AddTensor(table.layout.name, Type::kF32, std::move(shape));
     if (wants_state(table.layout)) {

@@ -271,8 +271,7 @@ TEST_F(ExportCheckpointTest, AJobThatIsNotTheTablesIsRefused) {
     if (missing) {
       manifest.clear_job();
     } else {
-      manifest.mutable_job()->mutable_dlrm()->set_bottom(0, 99);
-      manifest.mutable_job()->mutable_dlrm()->add_bottom(9);
+      manifest.mutable_job()->mutable_layer(0)->mutable_mlp()->set_units(0, 99);
     }
     EXPECT_EQ(ExportCheckpoint(&disk_, kDirectory, manifest, path_, {}).status().code(),
               absl::StatusCode::kFailedPrecondition);

@@ -35,10 +35,11 @@ class ReferenceTrainer {
         dense_(tables_.dense.size()),
         device_(MakeCpuDevice({1, CpuIsaLimit::kAuto})),
         arena_(device_.get(), tables_.dense),
-        model_(MakeModel(DescribeModel(job), {device_.get(),
-                                              &arena_,
-                                              static_cast<int32_t>(job.train().batch_size()),
-                                              {&loss_sum_, 1}})) {
+        model_(DescribeModel(job), {device_.get(),
+                                    &arena_,
+                                    static_cast<int32_t>(job.train().batch_size()),
+                                    {&loss_sum_, 1},
+                                    job.seed()}) {
     for (size_t t = 0; t < dense_.size(); ++t) {
       for (int64_t block = 0; block < tables_.dense[t].num_blocks(); ++block) {
         dense_[t][block] = NewRow(tables_.dense[t].layout, block);
@@ -104,7 +105,7 @@ class ReferenceTrainer {
           if (tables_.features[f].table_index != static_cast<int>(t)) continue;
           const FeatureLookups& feature = batch->features[f];
           for (int i = feature.offsets[sample]; i < feature.offsets[sample + 1]; ++i) {
-            lookups[feature.keys[i]].push_back(model_->vector_places()[f].RowOf(sample));
+            lookups[feature.keys[i]].push_back(model_.vector_places()[f].RowOf(sample));
             of_lookups[feature.keys[i]].push_back(feature.weights.empty() ? 1 : feature.weights[i]);
           }
         }
@@ -145,19 +146,20 @@ class ReferenceTrainer {
       sparse_batch.features.push_back(feature);
     }
 
-    model_->Forward(
+    const SamplePlace place = {batch->step.value(), batch->first_row};
+    model_.Forward(
         FloatMatrix(batch->dense.data(), batch->size, batch->num_dense, batch->dense_stride),
-        sparse_batch);
+        sparse_batch, {&place, 1});
     std::vector<Matrix> gradient_views;
     for (size_t t = 0; t < sparse_.size(); ++t) {
       gradient_views.push_back(FloatMatrix(
           gradients[t].data(), static_cast<int32_t>(keys[t].size()), tables_.sparse[t].dim));
     }
-    model_->BackwardToRows({{batch->labels.data(), static_cast<int64_t>(batch->labels.size())},
-                            {batch->weights.data(), static_cast<int64_t>(batch->weights.size())},
-                            1.0f / static_cast<float>(job_.train().batch_size())},
-                           gradient_views);
-    model_->BackwardDense();
+    model_.BackwardToRows({{batch->labels.data(), static_cast<int64_t>(batch->labels.size())},
+                           {batch->weights.data(), static_cast<int64_t>(batch->weights.size())},
+                           1.0f / static_cast<float>(job_.train().batch_size())},
+                          gradient_views);
+    model_.BackwardDense();
     RETURN_IF_ERROR(device_->Synchronize());
     for (size_t t = 0; t < sparse_.size(); ++t) {
       const int dim = tables_.sparse[t].dim;
@@ -284,7 +286,7 @@ class ReferenceTrainer {
   const std::unique_ptr<Device> device_;
   double loss_sum_ = 0;
   DenseArena arena_;
-  const std::unique_ptr<Model> model_;
+  Model model_;
 };
 
 }  // namespace

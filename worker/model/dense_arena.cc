@@ -33,14 +33,4 @@ int64_t DenseArena::OffsetOf(const DenseTensor& tensor) const {
   return found->second.offset;
 }
 
-MlpConfig DenseArena::ConfigOf(const MlpShape& shape) const {
-  MlpConfig config;
-  config.widths.assign(shape.widths.begin(), shape.widths.end());
-  for (int layer = 0; layer < shape.num_layers(); ++layer) {
-    config.weight_offsets.push_back(OffsetOf(shape.WeightOf(layer)));
-    config.bias_offsets.push_back(OffsetOf(shape.BiasOf(layer)));
-  }
-  return config;
-}
-
 }  // namespace thermocline

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "common/job/resolved_job.h"
-#include "common/model/model_spec.h"
+#include "common/model/dense_tensor.h"
 #include "kernels/device.h"
 
 namespace thermocline {
@@ -33,10 +33,6 @@ class DenseArena {
   // Where the tensor begins, in floats of weights() and gradients().
   // REQUIRES: the arena has a tensor of this name and shape.
   int64_t OffsetOf(const DenseTensor& tensor) const;
-
-  // The MLP's widths, and where its parameters stand. REQUIRES: as OffsetOf, for each of its
-  // tensors.
-  MlpConfig ConfigOf(const MlpShape& shape) const;
 
  private:
   struct Place {

@@ -1,10 +1,14 @@
-// A model as a training step computes it: logits from numeric values and rows of tables, and the
-// gradients of both the rows and the dense parameters. Implementations: DlrmModel (dlrm.h);
-// LinearModel (testing/linear_model.h) for tests.
+// A model as a training step computes it, on one device: logits from numeric values and rows of
+// tables, and the gradients of both the rows and the dense parameters. It runs the graph that
+// common/model made of the job's layers; layer_nodes.cc has the operations of each node.
 //
 // A training step is Forward, BackwardToRows, BackwardDense, in this order, and the caller's
 // updates of rows and dense parameters. The gradients that BackwardToRows leaves may be pushed
 // while the rest runs. Forward alone is inference.
+//
+// Where a batch's numeric values and labels lie in the same few places again and again, a device
+// with memory of its own is given all but the pooling and the sums over lookups as three graphs.
+// Nothing allocates after construction, but for captures in the first steps.
 //
 // Not thread-safe. All calls queue work on the device and return.
 #ifndef THERMOCLINE_WORKER_MODEL_MODEL_H_
@@ -12,12 +16,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "common/model/model_spec.h"
 #include "kernels/device.h"
+#include "kernels/graph_cache.h"
+#include "worker/model/activation.h"
 #include "worker/model/dense_arena.h"
+#include "worker/model/pooled_vectors.h"
 #include "worker/model/sparse_batch.h"
 
 namespace thermocline {
@@ -28,6 +36,10 @@ struct ModelParts {
   const DenseArena* parameters = nullptr;  // It has the tensors of the model's ModelSpec.
   int32_t max_batch = 0;                   // Samples of the largest batch.
   DeviceSpan<double> loss_sum;             // [1] See Model::BackwardToRows.
+  // What dropout depends on beside the place of a batch: the job's seed, and the steps that the
+  // optimizers had made before step 0.
+  uint64_t seed = 0;
+  int64_t steps_before = 0;
 };
 
 // The labels of a batch, and what each sample counts.
@@ -39,30 +51,73 @@ struct BatchLabels {
 
 class Model {
  public:
-  virtual ~Model() = default;
+  Model(const ModelSpec& spec, const ModelParts& parts);
 
   // Where the model has the vectors of each feature, and so which rows `segment_bags` of a batch
   // must name. Constant.
-  virtual const std::vector<VectorPlace>& vector_places() const = 0;  // [features]
+  const std::vector<VectorPlace>& vector_places() const { return places_; }  // [features]
 
   // The logits of a batch, in device memory, until the next call. `numeric` and `batch` stay valid
-  // through BackwardDense.
+  // through BackwardDense. place: what dropout depends on, for a batch that is trained; empty:
+  // inference, and nothing is dropped.
   // REQUIRES: batch.batch_size <= max_batch; shapes as in ModelSpec::inputs
-  virtual Matrix Forward(Matrix numeric,  // [batch, inputs.numeric] float32, device
-                         const SparseBatch& batch) = 0;
+  Matrix Forward(Matrix numeric,  // [batch, inputs.numeric] float32, device
+                 const SparseBatch& batch, DeviceSpan<const SamplePlace> place = {});  // [1] device
 
   // Writes the sum of the samples' losses (device.h: BceWithLogits) to ModelParts::loss_sum, and
   // the gradients of the rows that were looked up: row_gradients[t] has for each unique key of
   // batch.tables[t] the canonical sum over its lookups, in staging order.
-  virtual void BackwardToRows(const BatchLabels& labels,
-                              absl::Span<const Matrix> row_gradients) = 0;  // [num_unique, dim]
+  void BackwardToRows(const BatchLabels& labels,
+                      absl::Span<const Matrix> row_gradients);  // [num_unique, dim]
 
   // The rest of the backward pass: writes the gradients of the dense parameters.
-  virtual void BackwardDense() = 0;
-};
+  void BackwardDense();
 
-// The model that `spec` describes.
-std::unique_ptr<Model> MakeModel(const ModelSpec& spec, const ModelParts& parts);
+ private:
+  // A node of the graph with what it needs of the device.
+  struct Node {
+    const GraphNode* graph = nullptr;
+    std::unique_ptr<Mlp> mlp;                   // kMlp
+    std::vector<DeviceSpan<float>> parameters;  // Of tensors, but for kMlp.
+    std::vector<DeviceSpan<float>> gradients;   // The same.
+    DropoutMask mask;                           // kDropout
+  };
+
+  Node MakeNode(const GraphNode& graph, const ModelParts& parts);
+  void MakeMlp(const GraphNode& graph, Node* node);
+  void FillOnes();
+
+  Matrix ValueOf(const Columns& columns) const;     // [batch, width]
+  Matrix GradientOf(const Columns& columns) const;  // likewise
+  void Bring(const ColumnCopy& copy, Matrix (Model::*matrix)(const Columns&) const);
+
+  // layer_nodes.cc
+  void Forward(const Node& node);
+  // Writes the gradient of input `i` to InputGradient::target, and those of the node's parameters.
+  void BackwardTo(const Node& node, size_t i);
+  void Backward(const Node& node);
+  void BackwardOf(bool leads_to_rows);
+
+  // Constant after construction.
+  Device* const device_;
+  const DenseArena& parameters_;
+  const DeviceSpan<double> loss_sum_;
+  const int32_t max_batch_;
+  const ModelSpec spec_;
+  std::vector<std::unique_ptr<Activation>> values_, gradients_;  // [buffers] null: none
+  std::vector<Node> nodes_;
+  std::vector<PooledVectors> pooled_;
+  std::vector<VectorPlace> places_;
+
+  // By part of the step, samples of the batch, the inputs that aren't the model's own, their
+  // leading dimension, and the gradient's scale.
+  GraphCache<std::tuple<int, int32_t, const void*, const void*, int64_t, float>> graphs_;
+
+  // The batch under way.
+  Matrix numeric_;
+  int32_t batch_size_ = 0;
+  DeviceSpan<const SamplePlace> place_;
+};
 
 }  // namespace thermocline
 

@@ -1,57 +1,68 @@
 #include "worker/model/pooled_vectors.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "common/base/check.h"
 
 namespace thermocline {
+namespace {
 
-PooledVectors::PooledVectors(Device* device, std::vector<int32_t> features, int32_t dim,
-                             int32_t leading, int32_t max_batch)
-    : device_(device),
-      features_(std::move(features)),
-      dim_(dim),
-      leading_(leading),
-      values_(device, max_batch, vectors() * dim),
-      gradients_(device, max_batch, vectors() * dim) {
-  CHECK_GE(dim, 1);
+// Columns first .. first + width - 1.
+Matrix ColumnsOf(const Matrix& matrix, int32_t first, int32_t width) {
+  return FloatMatrix(matrix.floats() + first, matrix.rows, width, matrix.ld);
+}
+
+}  // namespace
+
+PooledVectors::PooledVectors(Device* device, const PooledFeatures& features, PooledBuffer vectors,
+                             PooledBuffer first_order)
+    : device_(device), features_(features) {
+  if (vectors.values != nullptr) parts_.push_back({vectors, features.dim, 0, {}});
+  if (first_order.values != nullptr) parts_.push_back({first_order, 1, features.dim, {}});
 }
 
 std::vector<VectorPlace> PooledVectors::places() const {
-  return PlacesSideBySide(static_cast<int32_t>(features_.size()), leading_);
+  return PlacesSideBySide(static_cast<int32_t>(features_.features.size()), features_.leading);
 }
 
 void PooledVectors::Forward(const SparseBatch& batch) {
   batch_ = &batch;
-  pool_inputs_.clear();
   tables_.clear();
-  for (const int32_t f : features_) {
+  for (Part& part : parts_) part.pool_inputs.clear();
+  for (const int32_t f : features_.features) {
     const FeatureBatch& feature = batch.features[f];
     const Matrix& rows = batch.tables[feature.table].rows;
-    CHECK_EQ(rows.cols, dim_);
-    pool_inputs_.push_back(
-        {feature.pooling, rows, feature.row_indices, feature.offsets, feature.weights});
+    CHECK_EQ(rows.cols, parts_.back().first_column + parts_.back().dim);
+    for (Part& part : parts_) {
+      part.pool_inputs.push_back({feature.pooling, ColumnsOf(rows, part.first_column, part.dim),
+                                  feature.row_indices, feature.offsets, feature.weights});
+    }
     tables_.push_back(feature.table);
   }
   std::sort(tables_.begin(), tables_.end());
   tables_.erase(std::unique(tables_.begin(), tables_.end()), tables_.end());
-  device_->PoolForward(pool_inputs_, dim_, leading_, values(batch.batch_size));
+  for (const Part& part : parts_) {
+    device_->PoolForward(part.pool_inputs, part.dim, features_.leading,
+                         part.buffer.values->Rows(batch.batch_size));
+  }
 }
 
 void PooledVectors::Backward(absl::Span<const Matrix> row_gradients) {
   CHECK_EQ(row_gradients.size(), batch_->tables.size());
-  const int32_t batch_size = batch_->batch_size;
-  device_->PoolBackward(pool_inputs_, dim_, leading_, gradients(batch_size));
-  segment_groups_.clear();
-  for (const int32_t t : tables_) {
-    const TableBatch& table = batch_->tables[t];
-    segment_groups_.push_back(
-        {table.segment_bags, table.segment_offsets, row_gradients[t], table.segment_weights});
+  for (const Part& part : parts_) {
+    const Matrix gradients = part.buffer.gradients->Rows(batch_->batch_size);
+    device_->PoolBackward(part.pool_inputs, part.dim, features_.leading, gradients);
+    segment_groups_.clear();
+    for (const int32_t t : tables_) {
+      const TableBatch& table = batch_->tables[t];
+      segment_groups_.push_back({table.segment_bags, table.segment_offsets,
+                                 ColumnsOf(row_gradients[t], part.first_column, part.dim),
+                                 table.segment_weights});
+    }
+    const int32_t vectors = gradients.cols / part.dim;
+    device_->SegmentSum(FloatMatrix(gradients.floats(), gradients.rows * vectors, part.dim),
+                        segment_groups_);
   }
-  const Matrix by_vector =
-      FloatMatrix(gradients(batch_size).floats(), batch_size * vectors(), dim_);
-  device_->SegmentSum(by_vector, segment_groups_);
 }
 
 }  // namespace thermocline

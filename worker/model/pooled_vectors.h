@@ -1,6 +1,6 @@
-// The pooled vectors of features with one dim, side by side for each sample, and their gradients:
-// what a model's layers read of its embeddings. A model whose tables have several dims has one of
-// these for each dim.
+// The pooled rows of features with one dim: their vectors side by side for each sample, and
+// likewise their first-order weights, with the gradients of both. A model has one of these for each
+// dim.
 #ifndef THERMOCLINE_WORKER_MODEL_POOLED_VECTORS_H_
 #define THERMOCLINE_WORKER_MODEL_POOLED_VECTORS_H_
 
@@ -8,42 +8,50 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/model/model_graph.h"
 #include "kernels/device.h"
 #include "worker/model/activation.h"
 #include "worker/model/sparse_batch.h"
 
 namespace thermocline {
 
+// Values and gradients of a buffer of the model's.
+struct PooledBuffer {
+  const Activation* values = nullptr;  // Null: there is none.
+  const Activation* gradients = nullptr;
+};
+
 class PooledVectors {
  public:
-  // features: indices into the batch's features; no other feature reads their tables. leading:
-  // vectors of each sample before them, which are the caller's to fill. `device` outlives this.
-  PooledVectors(Device* device, std::vector<int32_t> features, int32_t dim, int32_t leading,
-                int32_t max_batch);
+  // `device` and the buffers outlive this. The buffers are described at PooledFeatures.
+  PooledVectors(Device* device, const PooledFeatures& features, PooledBuffer vectors,
+                PooledBuffer first_order);
 
-  int32_t vectors() const { return leading_ + static_cast<int32_t>(features_.size()); }
   std::vector<VectorPlace> places() const;  // [features]
 
-  Matrix values(int32_t batch) const { return values_.Rows(batch); }  // [batch, vectors * dim]
-  Matrix gradients(int32_t batch) const { return gradients_.Rows(batch); }  // like values
-
-  // Pools the features' rows into values(). `batch` stays valid through Backward.
+  // Pools the features' rows. `batch` stays valid through Backward.
   void Forward(const SparseBatch& batch);
 
-  // Sums gradients() to those of the rows (Model::BackwardToRows); the gradients of the tables that
-  // other features read stay as they are. Changes gradients().
+  // Sums the gradients of the buffers to those of the rows (Model::BackwardToRows); the gradients
+  // of the tables that other features read stay as they are. Changes the buffers' gradients.
   void Backward(absl::Span<const Matrix> row_gradients);
 
  private:
+  // Columns of rows that are pooled to one buffer.
+  struct Part {
+    PooledBuffer buffer;
+    int32_t dim = 0;
+    int32_t first_column = 0;            // Of the rows.
+    std::vector<PoolInput> pool_inputs;  // [features] of the batch under way
+  };
+
   Device* const device_;
-  const std::vector<int32_t> features_;
-  const int32_t dim_, leading_;
-  const Activation values_, gradients_;
+  const PooledFeatures features_;
+  std::vector<Part> parts_;  // The vectors, the first-order weights: those that there are.
 
   // The batch under way.
   const SparseBatch* batch_ = nullptr;
   std::vector<int32_t> tables_;               // The features' tables, ascending.
-  std::vector<PoolInput> pool_inputs_;        // [features]
   std::vector<SegmentGroup> segment_groups_;  // [tables]
 };
 

@@ -62,7 +62,7 @@ struct FeatureBatch {
 struct SparseBatch {
   int32_t batch_size = 0;
   std::vector<TableBatch> tables;
-  std::vector<FeatureBatch> features;  // In the order of ModelInputs::vector_dims.
+  std::vector<FeatureBatch> features;  // In the order of ModelInputs::features.
 };
 
 }  // namespace thermocline

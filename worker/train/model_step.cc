@@ -5,27 +5,28 @@
 namespace thermocline {
 namespace {
 
-std::unique_ptr<Model> Make(DeviceModelStep::MakeModelFunction make, const ModelSpec& spec,
-                            Device* device, const DenseArena& parameters, int max_batch,
-                            DeviceBuffer* loss_sum) {
+ModelParts PartsOf(const Job& job, Device* device, const DenseArena& parameters, int max_batch,
+                   DeviceBuffer* loss_sum) {
   ModelParts parts;
   parts.device = device;
   parts.parameters = &parameters;
   parts.max_batch = max_batch;
   parts.loss_sum = {static_cast<double*>(loss_sum->data()), 1};
-  return make(spec, parts);
+  parts.seed = job.seed();
+  parts.steps_before = static_cast<int64_t>(job.init().steps());
+  return parts;
 }
 
 }  // namespace
 
-DeviceModelStep::DeviceModelStep(const Job& job, const ModelSpec& spec, const JobTables& tables,
-                                 Device* device, int max_batch, MakeModelFunction make)
+DeviceModelStep::DeviceModelStep(const Job& job, const JobTables& tables, Device* device,
+                                 int max_batch)
     : tables_(tables),
       gradient_scale_(1.0f / static_cast<float>(job.train().batch_size())),
       device_(device),
       parameters_(device, tables.dense),
       loss_sum_(device->Allocate(sizeof(double))),
-      model_(Make(make, spec, device, parameters_, max_batch, loss_sum_.get())) {
+      model_(DescribeModel(job), PartsOf(job, device, parameters_, max_batch, loss_sum_.get())) {
   batch_.tables.resize(tables.sparse.size());
   batch_.features.resize(tables.features.size());
   row_gradients_.resize(tables.sparse.size());
@@ -61,26 +62,30 @@ const SparseBatch& DeviceModelStep::Describe(StepContext* context) {
   return batch_;
 }
 
-absl::Status DeviceModelStep::Forward(StepContext* context) {
+void DeviceModelStep::Compute(StepContext* context, DeviceSpan<const SamplePlace> place) {
   const Batch& batch = *context->batch;
   const SparseBatch& sparse = Describe(context);
   SendUploads(device_, context);
   // The model only reads them.
-  logits_ = model_->Forward(FloatMatrix(const_cast<float*>(context->dense.data), batch.size,
-                                        batch.num_dense, batch.dense_stride),
-                            sparse);
+  logits_ = model_.Forward(FloatMatrix(const_cast<float*>(context->dense.data), batch.size,
+                                       batch.num_dense, batch.dense_stride),
+                           sparse, place);
+}
+
+absl::Status DeviceModelStep::Forward(StepContext* context) {
+  Compute(context, context->place);
   return absl::OkStatus();
 }
 
 absl::Status DeviceModelStep::BackwardToRows(StepContext* context) {
-  model_->BackwardToRows({context->labels, context->weights, gradient_scale_}, row_gradients_);
+  model_.BackwardToRows({context->labels, context->weights, gradient_scale_}, row_gradients_);
   device_->CopyToHost(&context->outcome()->loss_sum, loss_sum_->data(), sizeof(double),
                       Stream::kCompute);
   return absl::OkStatus();
 }
 
 absl::Status DeviceModelStep::Score(StepContext* context, std::vector<float>* logits) {
-  RETURN_IF_ERROR(Forward(context));
+  Compute(context, /*place=*/{});
   return CopyLogits(logits);
 }
 

@@ -55,21 +55,14 @@ class ModelStep {
 // A model of worker/model on a device.
 class DeviceModelStep final : public ModelStep {
  public:
-  // Makes the model of a spec (worker/model/model.h).
-  using MakeModelFunction = std::unique_ptr<Model> (*)(const ModelSpec&, const ModelParts&);
-
   // The model of the job. `device` outlives it. max_batch: samples of the largest batch of this
   // worker, in training or evaluation.
-  DeviceModelStep(const Job& job, const JobTables& tables, Device* device, int max_batch)
-      : DeviceModelStep(job, DescribeModel(job), tables, device, max_batch, &MakeModel) {}
-  // Another model. REQUIRES: tables.dense are those of `spec`.
-  DeviceModelStep(const Job& job, const ModelSpec& spec, const JobTables& tables, Device* device,
-                  int max_batch, MakeModelFunction make);
+  DeviceModelStep(const Job& job, const JobTables& tables, Device* device, int max_batch);
 
-  std::vector<VectorPlace> vector_places() const override { return model_->vector_places(); }
+  std::vector<VectorPlace> vector_places() const override { return model_.vector_places(); }
   absl::Status Forward(StepContext* context) override;
   absl::Status BackwardToRows(StepContext* context) override;
-  void BackwardDense() override { model_->BackwardDense(); }
+  void BackwardDense() override { model_.BackwardDense(); }
   void RecordFinished(StepContext* context) override {
     device_->Record(Stream::kCompute, context->transfers->finished.get());
   }
@@ -85,6 +78,7 @@ class DeviceModelStep final : public ModelStep {
 
  private:
   const SparseBatch& Describe(StepContext* context);
+  void Compute(StepContext* context, DeviceSpan<const SamplePlace> place);
 
   const JobTables tables_;
   // A sample's loss is multiplied with this before it is differentiated: 1 / batch_size, also in a
@@ -94,7 +88,7 @@ class DeviceModelStep final : public ModelStep {
   Device* const device_;
   const DenseArena parameters_;
   const std::unique_ptr<DeviceBuffer> loss_sum_;  // [1] double
-  const std::unique_ptr<Model> model_;
+  Model model_;
   SparseBatch batch_;  // It and the two below belong to the last Forward.
   std::vector<Matrix> row_gradients_;
   Matrix logits_;

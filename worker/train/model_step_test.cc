@@ -7,24 +7,29 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "common/job/job_loader.h"
 #include "common/job/model_memory.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cuda/emulation/emulated_device.h"
 #include "kernels/testing/random_values.h"
-#include "worker/model/testing/linear_model.h"
 #include "worker/train/run_options.h"
 
 namespace thermocline {
 namespace {
 
 Job Load(const std::vector<std::string>& overrides) {
+  const bool is_dlrm = std::none_of(overrides.begin(), overrides.end(), [](const std::string& o) {
+    return absl::StrContains(o, "deep") || absl::StrContains(o, "mlp");
+  });
+  std::vector<std::string> cleared;
+  if (!is_dlrm) cleared.push_back("dlrm");
   const auto job = ParseJob(R"(
       name: "memory" data { format: CRITEO_TSV path: "x" }
       default_table { dim: 16 } dlrm { bottom: 64 }
       train { batch_size: 100 eval_batch_size: 300 learning_rate { base: 0.1 } })",
-                            "job", overrides);
+                            "job", overrides, cleared);
   EXPECT_TRUE(job.ok()) << job.status();
   return job.ok() ? *job : Job();
 }
@@ -44,7 +49,11 @@ TEST(DeviceModelStep, TakesTheMemoryOfAGpuThatItsFormulasSay) {
   const std::vector<std::string> kJobs[] = {
       {"dlrm.bottom=[70, 9]", "dlrm.top=[33, 20]", "default_table.dim=12"},
       {"dense_optimizer.adam={}"},
-      {"data.num_dense=0", "dlrm.bottom=[]", "dlrm.top=[129]"}};
+      {"data.num_dense=0", "dlrm.bottom=[]", "dlrm.top=[129]"},
+      {"wide_deep={deep:[70,33] dropout:0.1}"},
+      {"deepfm={deep:9}", "default_table.dim=7"},
+      {"dcnv2={cross_layers:2 cross_rank:5 deep:20}"},
+      {"finalmlp={first:20 second:12 heads:4 gate:9 first_gate_by:'numeric'}"}};
   for (const std::vector<std::string>& overrides : kJobs) {
     SCOPED_TRACE(overrides[0]);
     const Job job = Load(overrides);
@@ -82,12 +91,10 @@ std::unique_ptr<Batch> MakeBatch(int64_t step, std::mt19937_64* rng) {
 TEST(DeviceModelStep, TrainsAnyModel) {
   std::mt19937_64 rng(TestSeed());
   const std::unique_ptr<Device> device = MakeCpuDevice({1, CpuIsaLimit::kAuto});
-  Job job = Load({"data.num_dense=1", "data.num_categorical=2", "default_table.dim=4"});
-  job.mutable_table(1)->mutable_settings()->set_dim(1);
-  const ModelSpec spec = DescribeLinear(InputsOf(job));
-  JobTables tables = ResolveTables(job);
-  tables.dense = DenseTablesOf(job, spec, /*first_id=*/2);
-  DeviceModelStep model(job, spec, tables, device.get(), kSamples, MakeLinear);
+  const Job job = Load({"data.num_dense=1", "data.num_categorical=2", "default_table.dim=4",
+                        "table={name:'C2' settings{dim:1}}", "wide_deep={deep:3}"});
+  const JobTables tables = ResolveTables(job);
+  DeviceModelStep model(job, tables, device.get(), kSamples);
   const DenseArenas dense = model.dense();
   const std::vector<float> weights = RandomFloats(&rng, dense.weights.size, 0.1f);
   std::copy(weights.begin(), weights.end(), dense.weights.data);

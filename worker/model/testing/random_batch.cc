@@ -23,6 +23,14 @@ std::vector<DenseTable> TablesOf(const ModelSpec& spec, const OptimizerConfig& o
   return tables;
 }
 
+// The weights of a row that the feature looks up: its vector, its first-order weight, or both.
+int RowWeights(const ModelSpec& spec, size_t feature) {
+  const EmbeddedFeature& of = spec.inputs.features[feature];
+  const auto first_order = spec.first_order.find(of.table);
+  if (first_order == spec.first_order.end()) return of.dim;
+  return first_order->second.has_vectors ? of.dim + 1 : 1;
+}
+
 template <typename T>
 DeviceSpan<const T> SpanOf(const std::vector<T>& values) {
   return {values.data(), static_cast<int64_t>(values.size())};
@@ -53,16 +61,16 @@ void Describe(const BatchShape& shape, const std::vector<int>& dims, RandomBatch
 
 }  // namespace
 
-RandomBatch MakeRandomBatch(const BatchShape& shape, const ModelInputs& inputs,
+RandomBatch MakeRandomBatch(const BatchShape& shape, const ModelSpec& spec,
                             const std::vector<VectorPlace>& places, std::mt19937_64* rng) {
   RandomBatch batch;
-  batch.numeric = RandomFloats(rng, size_t(shape.batch_size) * inputs.numeric, 1);
+  batch.numeric = RandomFloats(rng, size_t(shape.batch_size) * spec.inputs.numeric, 1);
   for (int b = 0; b < shape.batch_size; ++b) batch.labels.push_back((*rng)() % 2);
   const size_t features = shape.tables.size();
   size_t tables = 0;
   for (int t : shape.tables) tables = std::max(tables, size_t(t) + 1);
   std::vector<int> dims(tables);
-  for (size_t f = 0; f < features; ++f) dims[shape.tables[f]] = inputs.vector_dims[f];
+  for (size_t f = 0; f < features; ++f) dims[shape.tables[f]] = RowWeights(spec, f);
   batch.seg_offsets.resize(tables), batch.seg_bags.resize(tables);
   batch.row_indices.resize(features), batch.offsets.resize(features);
   std::vector<std::vector<std::vector<int32_t>>> by_key(tables);
@@ -93,25 +101,23 @@ RandomBatch MakeRandomBatch(const BatchShape& shape, const ModelInputs& inputs,
   return batch;
 }
 
-ModelUnderTest::ModelUnderTest(const ModelSpec& spec,
-                               std::unique_ptr<Model> (*make)(const ModelSpec&, const ModelParts&),
-                               const OptimizerConfig& optimizer, Device* device, int32_t max_batch,
-                               std::mt19937_64* rng)
+ModelUnderTest::ModelUnderTest(const ModelSpec& spec, const OptimizerConfig& optimizer,
+                               Device* device, int32_t max_batch, std::mt19937_64* rng)
     : spec(spec),
       device(device),
       optimizer(optimizer),
       arena(device, TablesOf(spec, optimizer)),
-      model(make(spec, {device, &arena, max_batch, {&loss_sum, 1}})) {
+      model(spec, {device, &arena, max_batch, {&loss_sum, 1}}) {
   const std::vector<float> weights = RandomFloats(rng, arena.weights().size, 0.5f);
   std::copy(weights.begin(), weights.end(), arena.weights().data);
 }
 
 Matrix ModelUnderTest::Step(RandomBatch* batch) {
   const int32_t size = batch->batch.batch_size;
-  const Matrix logits =
-      model->Forward(FloatMatrix(batch->numeric.data(), size, spec.inputs.numeric), batch->batch);
-  model->BackwardToRows({SpanOf(batch->labels), {}, 1.0f / size}, batch->gradient_matrices);
-  model->BackwardDense();
+  const Matrix logits = model.Forward(FloatMatrix(batch->numeric.data(), size, spec.inputs.numeric),
+                                      batch->batch, {&place, 1});
+  model.BackwardToRows({SpanOf(batch->labels), {}, 1.0f / size}, batch->gradient_matrices);
+  model.BackwardDense();
   EXPECT_TRUE(device->Synchronize().ok());
   return logits;
 }

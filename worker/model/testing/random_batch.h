@@ -36,15 +36,13 @@ struct RandomBatch {
   SparseBatch batch;
 };
 
-RandomBatch MakeRandomBatch(const BatchShape& shape, const ModelInputs& inputs,
+RandomBatch MakeRandomBatch(const BatchShape& shape, const ModelSpec& spec,
                             const std::vector<VectorPlace>& places, std::mt19937_64* rng);
 
 // A model with random dense parameters.
 struct ModelUnderTest {
-  ModelUnderTest(const ModelSpec& spec,
-                 std::unique_ptr<Model> (*make)(const ModelSpec&, const ModelParts&),
-                 const OptimizerConfig& optimizer, Device* device, int32_t max_batch,
-                 std::mt19937_64* rng);
+  ModelUnderTest(const ModelSpec& spec, const OptimizerConfig& optimizer, Device* device,
+                 int32_t max_batch, std::mt19937_64* rng);
 
   // A step without the updates.
   Matrix Step(RandomBatch* batch);
@@ -54,7 +52,8 @@ struct ModelUnderTest {
   const OptimizerConfig optimizer;
   DenseArena arena;
   double loss_sum = 0;
-  const std::unique_ptr<Model> model;
+  SamplePlace place;  // Of the next step.
+  Model model;
 };
 
 // The sum of the losses of the batch, in double; appends its logits. arena: as the model's.

@@ -1,0 +1,47 @@
+// The dense tensors of a model, and what its features give it.
+#ifndef THERMOCLINE_COMMON_MODEL_DENSE_TENSOR_H_
+#define THERMOCLINE_COMMON_MODEL_DENSE_TENSOR_H_
+
+#include <string>
+#include <vector>
+
+#include "proto/job.pb.h"
+
+namespace thermocline {
+
+// A feature whose keys look rows up.
+struct EmbeddedFeature {
+  std::string name;
+  std::string table;
+  int dim = 0;  // Of its vectors.
+  bool is_sequence = false;
+};
+
+// What the features of a job give its model.
+struct ModelInputs {
+  int numeric = 0;                        // Values of numeric features in a sample.
+  std::vector<EmbeddedFeature> features;  // In the job's order.
+  int default_dim = 0;                    // The dim of default_table.
+
+  int num_vectors() const { return static_cast<int>(features.size()); }
+};
+
+// A tensor of a layer from `in` to `out` values: [rows, cols] floats, row-major.
+struct DenseTensor {
+  // How it begins: as the layer's initializer says for weights and for biases, or with one value.
+  enum class Begin { kWeight, kBias, kConstant };
+
+  std::string name;  // As checkpoints and exports have it: "top.0.weight".
+  int in = 0, out = 0;
+  Begin begin = Begin::kWeight;
+  float constant = 0;            // For kConstant.
+  LayerInitializer initializer;  // No kind: the job's.
+
+  bool is_vector() const { return begin != Begin::kWeight; }
+  int rows() const { return is_vector() ? 1 : in; }
+  int cols() const { return out; }
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_MODEL_DENSE_TENSOR_H_

@@ -1,0 +1,114 @@
+// A model as a list of operations on columns of activation buffers, in the order of the forward
+// pass, and where each of them leaves the gradients of its inputs in the backward pass.
+// GraphBuilder (graph_builder.h) makes it of a job's layers; worker/model/graph_model.h runs it.
+//
+// All is decided here that depends on the layers alone: which values lie beside each other, so that
+// a layer over several inputs reads them where they are, and which gradients are added to others.
+#ifndef THERMOCLINE_COMMON_MODEL_MODEL_GRAPH_H_
+#define THERMOCLINE_COMMON_MODEL_MODEL_GRAPH_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/model/dense_tensor.h"
+
+namespace thermocline {
+
+// The values of the numeric features, which lie in the batch's own memory.
+inline constexpr int kNumericBuffer = -1;
+inline constexpr int kNoBuffer = -2;
+
+// Neighbouring columns of a buffer.
+struct Columns {
+  int buffer = kNoBuffer;
+  int first = 0;
+  int width = 0;
+
+  friend bool operator==(const Columns& a, const Columns& b) {
+    return a.buffer == b.buffer && a.first == b.first && a.width == b.width;
+  }
+};
+
+// A matrix of activations with a row for each sample, and one of their gradients.
+struct GraphBuffer {
+  int columns = 0;
+  int64_t ld = 0;  // Floats of a row.
+  bool has_gradient = true;
+};
+
+// The pooled rows of the features of one dim. `vectors` has for each sample `leading` vectors of
+// another origin (or none), then one of each feature, and `first_order` as many numbers.
+struct PooledFeatures {
+  int dim = 0;  // 0: no layer reads these features as vectors.
+  int leading = 0;
+  std::vector<int32_t> features;  // Indices of ModelInputs::features.
+  int vectors = kNoBuffer;        // [leading + features, dim]
+  int first_order = kNoBuffer;    // [leading + features]
+};
+
+// Columns that are copied or added to others of the same width.
+struct ColumnCopy {
+  Columns from, to;
+  bool adds = false;
+};
+
+// Where a node leaves the gradient of one of its inputs.
+struct InputGradient {
+  bool is_wanted = false;
+  // It is written to these columns: those of the input itself, or of the scratch buffer. kNoBuffer:
+  // the output's gradient is the input's.
+  Columns target;
+  std::vector<ColumnCopy> copies;  // Of gradients, after that.
+};
+
+struct GraphNode {
+  enum class Op {
+    kConcat,      // Copies columns beside each other.
+    kOnes,        // One column of ones, written once.
+    kMlp,         // Fully connected layers with a ReLU after each but perhaps the last.
+    kActivation,  // tensors: {slopes} for PRELU
+    kLayerNorm,   // tensors: {gain, bias}; aux: moments
+    kDropout,
+    kNormalize,   // aux: lengths
+    kSumVectors,  // scale
+    kFm,          // aux: the sums of the vectors
+    kEmbed,       // tensors: {vectors}
+    kDot,         // The first vector, then the products of all pairs.
+    kAdd,         // a + b
+    kMultiply,    // scale * a * b
+    kCross,       // x0 * u + x
+    kRowDot,      // a . b
+  };
+  Op op = Op::kConcat;
+  std::string layer;            // The layer that it belongs to.
+  std::vector<Columns> inputs;  // For kConcat those that are copied.
+  Columns output;
+  Columns aux;
+  std::vector<DenseTensor> tensors;  // For kMlp the weights of its layers, first to last.
+  std::vector<DenseTensor> biases;   // [layers] of kMlp; empty: it has none.
+  bool relu_after_last = false;      // kMlp
+  int width = 0;                     // Of a vector, where the operation works on vectors.
+  float scale = 1;
+  float epsilon = 0;
+  float dropout = 0;
+  Layer::Activation activation = Layer::RELU;
+
+  std::vector<ColumnCopy> copies;  // kConcat
+
+  // The backward pass.
+  bool has_gradient = false;             // Whether anything before it, or it itself, learns.
+  bool leads_to_rows = false;            // Whether gradients of rows go through it.
+  std::vector<InputGradient> gradients;  // [inputs]
+};
+
+struct ModelGraph {
+  std::vector<GraphBuffer> buffers;
+  std::vector<PooledFeatures> pooled;
+  std::vector<GraphNode> nodes;
+  Columns logits;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_COMMON_MODEL_MODEL_GRAPH_H_

@@ -1,0 +1,287 @@
+#include "worker/model/model.h"
+
+#include <google/protobuf/text_format.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/math/table_spec.h"
+#include "common/model/model_spec.h"
+#include "common/model/presets.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/testing/random_values.h"
+#include "worker/model/testing/random_batch.h"
+#include "worker/model/testing/reference_model.h"
+
+namespace thermocline {
+namespace {
+
+struct Case {
+  std::string name;
+  std::string job;  // The preset, or the layers.
+  int numeric = 0;
+  std::vector<int> dims;  // [features]
+  BatchShape batch;
+};
+
+ModelInputs InputsOf(const Case& c) {
+  ModelInputs inputs;
+  inputs.numeric = c.numeric;
+  inputs.default_dim = 3;
+  for (size_t f = 0; f < c.dims.size(); ++f) {
+    inputs.features.push_back(
+        {absl::StrCat("C", f + 1), absl::StrCat("T", c.batch.tables[f]), c.dims[f], false});
+  }
+  return inputs;
+}
+
+// The job with its layers in place of a preset.
+Job JobOf(const Case& c) {
+  Job job;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(c.job, &job)) << c.job;
+  const std::optional<ModelError> error = CheckModel(job, InputsOf(c));
+  EXPECT_FALSE(error.has_value()) << error->field << " " << error->what;
+  ExpandPreset(InputsOf(c), &job);
+  return job;
+}
+
+// Four features, two of which share a table.
+Case SharedTables(const std::string& name, const std::string& job, int numeric = 3) {
+  Case c = {name, job, numeric, {5, 5, 5, 5}, {}};
+  c.batch.batch_size = 9;
+  c.batch.tables = {0, 1, 0, 2};
+  c.batch.poolings = {PoolingMode::kSum, PoolingMode::kMean, PoolingMode::kMean, PoolingMode::kSum};
+  c.batch.max_bag = {3, 4, 2, -1};
+  return c;
+}
+
+Case DimSixteen(const std::string& job) {
+  Case c = {"DimSixteen", job, 2, std::vector<int>(11, 16), {}};
+  c.batch.batch_size = 5;
+  c.batch.tables = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9};
+  c.batch.poolings.assign(11, PoolingMode::kSum);
+  c.batch.max_bag.assign(11, -1);
+  c.batch.max_bag[3] = 0;
+  c.batch.unique_keys = 3;
+  return c;
+}
+
+// Three features of one, two and no other table's dim.
+Case SeveralDims(const std::string& name, const std::string& job) {
+  Case c = SharedTables(name, job);
+  c.batch.tables = {0, 1, 2, 3};
+  c.dims = {4, 7, 4, 1};
+  return c;
+}
+
+Case OneFeature(const std::string& job) {
+  Case c = {"OneFeature", job, 0, {4}, {}};
+  c.batch.batch_size = 6;
+  c.batch.tables = {0};
+  c.batch.poolings = {PoolingMode::kMean};
+  c.batch.max_bag = {3};
+  return c;
+}
+
+Case NumericOnly(const std::string& job) {
+  Case c = {"NumericOnly", job, 4, {}, {}};
+  c.batch.batch_size = 6;
+  return c;
+}
+
+// Layers with names of their own, read by the task "click".
+std::string Graph(const std::string& layers, const std::string& inputs) {
+  return absl::StrCat(layers, " task { label: 'click' input: [", inputs, "] }");
+}
+
+std::vector<Case> Cases() {
+  return {
+      SharedTables("Dlrm", "dlrm { bottom: 7 top: [6, 4] }"),
+      DimSixteen("dlrm { bottom: 9 top: 12 }"),
+      NumericOnly("dlrm { top: 5 }"),
+      SharedTables("EmbeddedOnly", "dlrm { top: [6, 4] }", /*numeric=*/0),
+      OneFeature("dlrm { top: 5 }"),
+      SharedTables("WideDeep", "wide_deep { deep: [6, 4] }"),
+      SharedTables("DeepFm", "deepfm { deep: [6, 4] }"),
+      SharedTables("Dcnv2", "dcnv2 { cross_layers: 2 deep: [6, 4] }"),
+      SharedTables("LowRank", "dcnv2 { cross_layers: 3 cross_rank: 2 deep: 5 stacked: true }"),
+      SharedTables("FinalMlp",
+                   "finalmlp { first: [7, 6] second: 9 heads: 3 gate: 4 "
+                   "first_gate_by: 'numeric' second_gate_by: ['C2', 'C4'] }"),
+      SharedTables("LearnedGates", "finalmlp { first: 4 second: 4 gate: 3 }"),
+      SeveralDims("SeveralDims", "wide_deep { deep: 6 }"),
+      SeveralDims("CrossOfSeveralDims", "dcnv2 { cross_layers: 2 deep: 4 }"),
+      SharedTables("PairsWithoutTheFirst",
+                   Graph("layer { name: 'bottom' input: 'numeric' mlp { units: 5 } } "
+                         "layer { name: 'pairs' input: ['bottom', 'categorical'] dot {} } "
+                         "layer { name: 'top' input: ['bottom', 'pairs'] mlp { units: 4 } }",
+                         "'top'")),
+      SharedTables("FirstOrderAlone",
+                   Graph("layer { name: 'wide' input: ['C4', 'numeric'] first_order {} } "
+                         "layer { name: 'deep' input: ['C1', 'C2', 'C3'] mlp { units: 4 } }",
+                         "'wide', 'deep'")),
+      SharedTables("Activations",
+                   Graph("layer { name: 'a' input: ['numeric', 'categorical'] mlp { units: [6, 5] "
+                         "  activation: PRELU layer_norm: true } } "
+                         "layer { name: 'b' input: 'a' mlp { units: [4, 3] activation: TANH } } "
+                         "layer { name: 'c' input: 'a' mlp { units: 3 activation: SIGMOID } } "
+                         "layer { name: 'd' input: ['a', 'c'] mlp { units: [4, 3] layer_norm: true "
+                         "  last: LINEAR } } "
+                         "layer { name: 'sum' input: ['b', 'c', 'd'] add {} } "
+                         "layer { name: 'product' input: ['c', 'd'] multiply {} }",
+                         "'sum', 'product'")),
+      SharedTables(
+          "ListsOfVectors",
+          Graph("layer { name: 'numbers' input: 'numeric' embed { dim: 5 } } "
+                "layer { name: 'unit' input: ['numbers', 'categorical'] normalize {} } "
+                "layer { name: 'mean' input: 'unit' pool { mode: MEAN } } "
+                "layer { name: 'sum' input: ['C1', 'numbers'] pool {} } "
+                "layer { name: 'last' input: 'categorical' pool { mode: LAST } } "
+                "layer { name: 'fm' input: 'unit' fm {} } "
+                "layer { name: 'both' input: ['mean', 'last'] concat {} } "
+                "layer { name: 'gated' input: ['both', 'sum'] feature_gate { by: 'both' } }",
+                "'fm', 'gated'")),
+      SharedTables(
+          "Groups",
+          "group { name: 'left' feature: ['C1', 'C3'] } group { name: 'right' feature: ['C4', "
+          "'C2'] } " +
+              Graph("layer { name: 'x' input: 'left' mlp { units: 4 } } "
+                    "layer { name: 'y' input: ['right', 'C1', 'numeric'] mlp { units: 4 } } "
+                    "layer { name: 'product' input: ['x', 'y'] bilinear { heads: 2 } }",
+                    "'product', 'left'")),
+  };
+}
+
+class ModelGradientTest : public testing::TestWithParam<Case> {};
+
+// Every gradient of the model against central differences of the reference in double.
+TEST_P(ModelGradientTest, AgreesWithFiniteDifferences) {
+  std::mt19937_64 rng(TestSeed());
+  const Case& c = GetParam();
+  const Job job = JobOf(c);
+  const std::unique_ptr<Device> device = MakeCpuDevice({2, CpuIsaLimit::kAuto});
+  ModelUnderTest model(DescribeModel(job, InputsOf(c)), OptimizerConfig(), device.get(),
+                       c.batch.batch_size + 3, &rng);
+  RandomBatch batch = MakeRandomBatch(c.batch, model.spec, model.model.vector_places(), &rng);
+  const ReferenceModel reference(job, model.spec, model.arena, batch, c.batch);
+  ExpectGradientsOf([&](const auto& arena, const auto& rows,
+                        auto* logits) { return reference.Loss(arena, rows, logits); },
+                    &model, &batch);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ModelGradientTest, testing::ValuesIn(Cases()),
+                         [](const auto& info) { return info.param.name; });
+
+void UpdateDense(int step, ModelUnderTest* model) {
+  model->device->DenseUpdate(model->optimizer, ScalarsForStep(model->optimizer, 0.05f, Step(step)),
+                             model->arena.gradients().AsConst(), model->arena.weights(),
+                             model->arena.state());
+}
+
+// Trains a few steps and returns every bit that training left behind.
+std::vector<float> Train(const std::string& job, int threads, CpuIsaLimit isa, uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  Case c = DimSixteen(job);
+  c.numeric = 13;
+  c.batch.unique_keys = 40;
+  const std::unique_ptr<Device> device = MakeCpuDevice({threads, isa});
+  ModelUnderTest model(DescribeModel(JobOf(c), InputsOf(c)), OptimizerConfig(), device.get(), 300,
+                       &rng);
+  std::vector<float> left;
+  for (int step = 0; step < 3; ++step) {
+    c.batch.batch_size = step == 0 ? 257 : step == 1 ? 60 : 3;
+    RandomBatch batch = MakeRandomBatch(c.batch, model.spec, model.model.vector_places(), &rng);
+    model.place.step = step;
+    model.Step(&batch);
+    UpdateDense(step, &model);
+    for (const auto& e : batch.gradients) left.insert(left.end(), e.begin(), e.end());
+    left.push_back(static_cast<float>(model.loss_sum));
+  }
+  for (const DeviceSpan<float>& arena : {model.arena.weights(), model.arena.state()}) {
+    left.insert(left.end(), arena.data, arena.data + arena.size);
+  }
+  return left;
+}
+
+TEST(ModelTest, SameBitsForAnyThreadsAndInstructions) {
+  const uint64_t seed = TestSeed();
+  for (const std::string job :
+       {"dlrm { bottom: 33 top: [70, 20] }", "wide_deep { deep: [70, 20] dropout: 0.2 }",
+        "deepfm { deep: 70 }", "dcnv2 { cross_layers: 2 cross_rank: 20 deep: 70 }",
+        "finalmlp { first: [70, 20] second: 30 heads: 5 gate: 9 dropout: 0.1 }"}) {
+    const std::vector<float> expected = Train(job, 1, CpuIsaLimit::kAuto, seed);
+    const auto same_bits = [&expected](const std::vector<float>& got) {
+      return got.size() == expected.size() &&
+             std::memcmp(got.data(), expected.data(), sizeof(float) * got.size()) == 0;
+    };
+    EXPECT_TRUE(same_bits(Train(job, 1, CpuIsaLimit::kAvx2, seed))) << job;
+    EXPECT_TRUE(same_bits(Train(job, 2, CpuIsaLimit::kAuto, seed))) << job;
+    EXPECT_TRUE(same_bits(Train(job, 5, CpuIsaLimit::kAvx2, seed))) << job;
+    EXPECT_FALSE(same_bits(Train(job, 1, CpuIsaLimit::kAuto, seed + 1))) << job;
+  }
+}
+
+TEST(ModelTest, DropsUnitsInTrainingAlone) {
+  std::mt19937_64 rng(TestSeed());
+  const Case c = SharedTables("", "wide_deep { deep: [64, 32] dropout: 0.5 }");
+  const std::unique_ptr<Device> device = MakeCpuDevice({1, CpuIsaLimit::kAuto});
+  ModelUnderTest model(DescribeModel(JobOf(c), InputsOf(c)), OptimizerConfig(), device.get(),
+                       c.batch.batch_size, &rng);
+  RandomBatch batch = MakeRandomBatch(c.batch, model.spec, model.model.vector_places(), &rng);
+  const auto logits_of = [&](bool trains, int64_t step) {
+    const SamplePlace place = {step, 0};
+    const Matrix logits = model.model.Forward(
+        FloatMatrix(batch.numeric.data(), c.batch.batch_size, c.numeric), batch.batch,
+        trains ? DeviceSpan<const SamplePlace>{&place, 1} : DeviceSpan<const SamplePlace>{});
+    return std::vector<float>(logits.floats(), logits.floats() + c.batch.batch_size);
+  };
+  EXPECT_EQ(logits_of(false, 0), logits_of(false, 1));
+  EXPECT_EQ(logits_of(true, 4), logits_of(true, 4));
+  EXPECT_NE(logits_of(true, 4), logits_of(true, 5));
+  EXPECT_NE(logits_of(true, 4), logits_of(false, 4));
+}
+
+TEST(ModelTest, LossFallsWhenTrained) {
+  std::mt19937_64 rng(TestSeed());
+  for (const std::string job : {"dlrm { bottom: 7 top: [6, 4] }", "deepfm { deep: 8 dropout: 0.1 }",
+                                "finalmlp { first: 8 second: 8 heads: 2 gate: 4 }"}) {
+    Case c = SharedTables("", job);
+    c.batch.batch_size = 64;
+    const std::unique_ptr<Device> device = MakeCpuDevice({2, CpuIsaLimit::kAuto});
+    ModelUnderTest model(DescribeModel(JobOf(c), InputsOf(c)), OptimizerConfig(), device.get(),
+                         c.batch.batch_size, &rng);
+    RandomBatch batch = MakeRandomBatch(c.batch, model.spec, model.model.vector_places(), &rng);
+    double first = 0, last = 0;
+    for (int step = 0; step < 200; ++step) {
+      model.Step(&batch);
+      UpdateDense(step, &model);
+      last = model.loss_sum;
+      if (step == 0) first = last;
+    }
+    EXPECT_LT(last, 0.5 * first) << job;
+  }
+}
+
+TEST(DenseArena, TensorsStandInWholeBlocksInOrder) {
+  std::mt19937_64 rng(TestSeed());
+  const std::unique_ptr<Device> device = MakeCpuDevice({1, CpuIsaLimit::kAuto});
+  const Case c = DimSixteen("dlrm { bottom: [512, 256, 64] top: [512, 256] }");
+  const ModelUnderTest model(DescribeModel(JobOf(c), InputsOf(c)), OptimizerConfig(), device.get(),
+                             8, &rng);
+  ASSERT_EQ(model.spec.tensors.size(), 14u);
+  int64_t offset = 0;
+  for (const DenseTensor& tensor : model.spec.tensors) {
+    EXPECT_EQ(model.arena.OffsetOf(tensor), offset) << tensor.name;
+    const int64_t floats = int64_t{tensor.rows()} * tensor.cols();
+    offset += (floats + kDenseBlockFloats - 1) / kDenseBlockFloats * kDenseBlockFloats;
+  }
+  EXPECT_EQ(model.arena.weights().size, offset);
+}
+
+}  // namespace
+}  // namespace thermocline

@@ -1,0 +1,64 @@
+// The layers of a job in plain double loops, one sample at a time: what worker/model's graphs are
+// compared with. It reads the job itself, not the graph that was made of it. Nothing is dropped.
+#ifndef THERMOCLINE_WORKER_MODEL_TESTING_REFERENCE_MODEL_H_
+#define THERMOCLINE_WORKER_MODEL_TESTING_REFERENCE_MODEL_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/model/model_spec.h"
+#include "proto/job.pb.h"
+#include "worker/model/dense_arena.h"
+#include "worker/model/testing/random_batch.h"
+
+namespace thermocline {
+
+class ReferenceModel {
+ public:
+  using Doubles = std::vector<double>;
+  using Vectors = std::vector<Doubles>;
+
+  // `job` has layers and a task, no preset. All outlive this.
+  ReferenceModel(const Job& job, const ModelSpec& spec, const DenseArena& layout,
+                 const RandomBatch& batch, const BatchShape& shape)
+      : job_(job), spec_(spec), layout_(layout), batch_(batch), shape_(shape) {}
+
+  // The sum of the losses of the batch; appends its logits (ReferenceLoss).
+  double Loss(const Doubles& arena, const Vectors& rows, Doubles* logits) const;
+
+ private:
+  // One sample, and the parameters that it is computed with.
+  struct Sample {
+    int index = 0;
+    const Doubles& arena;
+    const Vectors& rows;
+    std::map<std::string, Vectors> layers;  // So far.
+  };
+
+  Doubles PooledRow(const Sample& sample, int feature) const;
+  Vectors InputOf(const Sample& sample, const std::string& name) const;
+  Vectors InputsOf(const Sample& sample,
+                   const google::protobuf::RepeatedPtrField<std::string>& names) const;
+  double Parameter(const Sample& sample, const std::string& tensor, int row, int column) const;
+  bool Has(const std::string& tensor) const;
+  // x W (+ b), where the tensors exist.
+  Doubles Linear(const Sample& sample, const Doubles& x, const std::string& weight,
+                 const std::string& bias) const;
+  Vectors LayerOf(const Sample& sample, const Layer& layer) const;
+  Doubles MlpOf(const Sample& sample, const Layer& layer, Doubles x) const;
+  Doubles CrossOf(const Sample& sample, const Layer& layer, const Doubles& x) const;
+  double BilinearOf(const Sample& sample, const Layer& layer) const;
+  double FirstOrderOf(const Sample& sample, const Layer& layer) const;
+  Vectors GateOf(const Sample& sample, const Layer& layer, const Vectors& x) const;
+
+  const Job& job_;
+  const ModelSpec& spec_;
+  const DenseArena& layout_;
+  const RandomBatch& batch_;
+  const BatchShape& shape_;
+};
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_WORKER_MODEL_TESTING_REFERENCE_MODEL_H_
