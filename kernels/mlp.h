@@ -33,12 +33,15 @@ struct MlpLayer {
   bool relu = false;
   bool input_gradient = false;  // Whether BackwardData computes the gradient of its input.
   int64_t weight_offset = 0, bias_offset = 0;
+
+  bool has_bias() const { return bias_offset != kNoBias; }
 };
 
 // The layers, first to last. REQUIRES: positive widths, at least two; offsets for each layer.
 std::vector<MlpLayer> LayersOf(const MlpConfig& config);
 
-// A stack of fully connected layers, y = relu(x W + b), with its activations of one batch.
+// A stack of fully connected layers, y = relu(x W + b), with its activations of one batch. Matrices
+// may be columns of wider ones: nothing beyond their columns is read or written.
 // The calls of one batch come in the order Forward, BackwardData, BackwardParameters; arguments
 // named alike are the same in all of them. Forward alone is inference.
 class Mlp {

@@ -35,14 +35,14 @@ struct RowGrid {
 PanelView<float> ViewOf(Matrix matrix) { return RowMajorView(matrix.floats(), matrix.ld); }
 
 // The layers of width 1 are dot products.
-void DotRows(PanelView<const float> x, const float* weights, int32_t in, float bias, bool relu,
-             PanelView<float> y, int64_t begin, int64_t end) {
+void DotRows(PanelView<const float> x, const float* weights, int32_t in, const float* bias,
+             bool relu, PanelView<float> y, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; ++r) {
     LaneSum sum;
     for (int32_t k = 0; k < in; k += kGemmPanel) {
       sum.AddProducts(x.At(r, k), weights + k, std::min(kGemmPanel, in - k));
     }
-    const float value = sum.Total() + bias;
+    const float value = bias == nullptr ? sum.Total() : sum.Total() + *bias;
     *y.Row(r) = relu ? std::max(value, 0.0f) : value;
   }
 }
@@ -194,9 +194,9 @@ void CpuMlp::ForwardRows(const float* parameters, Matrix input, Matrix output, i
     const Layer& layer = layers_[i];
     const PanelView<const float> x = InputOf(i, input);
     const PanelView<float> y = OutputOf(i, output);
-    const float* bias = parameters + layer.bias_offset;
+    const float* bias = layer.has_bias() ? parameters + layer.bias_offset : nullptr;
     if (layer.out == 1) {
-      DotRows(x, parameters + layer.weight_offset, layer.in, bias[0], layer.relu, y, begin, end);
+      DotRows(x, parameters + layer.weight_offset, layer.in, bias, layer.relu, y, begin, end);
       continue;
     }
     GemmCall call;
@@ -267,12 +267,14 @@ void CpuMlp::ComputeGradient(const GradientCell& cell, Matrix input, Matrix outp
   const PanelView<const float> x = InputOf(cell.layer, input).FromColumn(cell.first_row);
   const PanelView<const float> dy =
       GradientOf(cell.layer, output_gradient).FromColumn(cell.first_column);
-  float* bias_gradient = gradients + layer.bias_offset + cell.first_column;
+  const bool sums_bias = layer.has_bias() && cell.first_row == 0;
+  float* bias_gradient = sums_bias ? gradients + layer.bias_offset + cell.first_column : nullptr;
   float* weight_gradient =
       gradients + layer.weight_offset + int64_t{cell.first_row} * layer.out + cell.first_column;
   const int64_t batch = output_gradient.rows;
-  const bool has_bias = cell.first_row == 0;
-  if (has_bias) std::fill_n(bias_gradient, cell.num_columns, 0.0f);
+  // The output gradient of the whole has any leading dimension, the panels' own included.
+  const bool is_packed = cell.layer + 1 < num_layers();
+  if (sums_bias) std::fill_n(bias_gradient, cell.num_columns, 0.0f);
   GemmCall call;
   call.m = cell.num_rows;
   call.n = cell.num_columns;
@@ -280,11 +282,11 @@ void CpuMlp::ComputeGradient(const GradientCell& cell, Matrix input, Matrix outp
   call.c = RowMajorView(weight_gradient, layer.out);
   for (int64_t begin = 0; begin == 0 || begin < batch; begin += kGradientChunk) {
     call.k = std::min(kGradientChunk, batch - begin);
-    if (has_bias) AddColumnSums(dy.FromRow(begin), call.k, cell.num_columns, bias_gradient);
+    if (sums_bias) AddColumnSums(dy.FromRow(begin), call.k, cell.num_columns, bias_gradient);
     if (layer.out == 1) continue;
     call.a = x.FromRow(begin);
     call.b = dy.FromRow(begin);
-    if (dy.row_stride != kGemmPanel) {
+    if (!is_packed) {
       for (int64_t panel = 0; panel < NumPanels(cell.num_columns); ++panel) {
         PackPanel(dy.Row(begin), dy.row_stride, call.k, cell.num_columns, panel,
                   packed_gradient + panel * call.k * kGemmPanel);

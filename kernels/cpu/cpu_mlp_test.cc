@@ -20,21 +20,25 @@ struct Case {
   int32_t batch;
   bool relu_after_last;
   bool input_gradient;
+  bool bias = true;
 };
 
 std::vector<Case> Cases() {
-  return {{{1, 1}, 1, false, true},        {{5, 3}, 3, true, true},
-          {{13, 20, 7}, 9, true, false},   {{9, 70, 33, 1}, 4, false, true},
-          {{65, 12, 1, 6}, 5, true, true}, {{130, 12, 1}, 3, false, true},
-          {{4, 300, 2}, 2, true, true}};
+  return {{{1, 1}, 1, false, true},           {{5, 3}, 3, true, true},
+          {{13, 20, 7}, 9, true, false},      {{9, 70, 33, 1}, 4, false, true},
+          {{65, 12, 1, 6}, 5, true, true},    {{130, 12, 1}, 3, false, true},
+          {{4, 300, 2}, 2, true, true},       {{7, 5, 1}, 4, true, true, false},
+          {{66, 9, 61}, 3, true, true, false}};
 }
 
 struct Results {
   std::vector<float> output, input_gradient, gradients;
 };
 
-// An MLP's parameters, input and output gradient. Matrices have padded rows; arenas have gaps.
+// An MLP's parameters, input and output gradient. Matrices are the last columns of wider ones, with
+// NaNs before each row; arenas have gaps.
 struct Problem {
+  static constexpr int64_t kInputOffset = 3, kOutputOffset = 3;
   MlpConfig config;
   int64_t arena = 3;
   std::vector<float> parameters, input, output_gradient;
@@ -48,14 +52,18 @@ struct Problem {
     for (size_t i = 0; i + 1 < c.widths.size(); ++i) {
       config.weight_offsets.push_back(arena);
       arena += int64_t{c.widths[i]} * c.widths[i + 1] + 2;
-      config.bias_offsets.push_back(arena);
+      config.bias_offsets.push_back(c.bias ? arena : kNoBias);
       arena += c.widths[i + 1] + 1;
     }
-    input_ld = PaddedColumns(c.widths.front());
-    output_ld = c.widths.back() + 5;
+    input_ld = c.widths.front() + kInputOffset;
+    output_ld = c.widths.back() + kOutputOffset;  // A panel's width for 61 columns.
     parameters = RandomFloats(rng, arena, 0.5f);
     input = RandomFloats(rng, c.batch * input_ld);
     output_gradient = RandomFloats(rng, c.batch * output_ld);
+    for (int32_t b = 0; b < c.batch; ++b) {
+      std::fill_n(input.begin() + b * input_ld, kInputOffset, std::nanf(""));
+      std::fill_n(output_gradient.begin() + b * output_ld, kOutputOffset, std::nanf(""));
+    }
   }
 
   Results Execute(int32_t batch, int threads, GemmFunction gemm) const {
@@ -66,11 +74,13 @@ struct Problem {
     run.input_gradient.assign(batch * input_ld, kUntouched);
     run.gradients.assign(arena, kUntouched);
     std::vector<float> x = input, dy = output_gradient;
-    const Matrix in = FloatMatrix(x.data(), batch, config.widths.front(), input_ld);
-    const Matrix out = FloatMatrix(run.output.data(), batch, config.widths.back(), output_ld);
-    const Matrix d_out = FloatMatrix(dy.data(), batch, config.widths.back(), output_ld);
-    const Matrix d_in =
-        FloatMatrix(run.input_gradient.data(), batch, config.widths.front(), input_ld);
+    const auto last_columns = [batch](std::vector<float>* wide, int32_t columns, int64_t ld) {
+      return FloatMatrix(wide->data() + (ld - columns), batch, columns, ld);
+    };
+    const Matrix in = last_columns(&x, config.widths.front(), input_ld);
+    const Matrix out = last_columns(&run.output, config.widths.back(), output_ld);
+    const Matrix d_out = last_columns(&dy, config.widths.back(), output_ld);
+    const Matrix d_in = last_columns(&run.input_gradient, config.widths.front(), input_ld);
     const DeviceSpan<const float> p = {parameters.data(), arena};
     mlp.Forward(p, in, out);
     mlp.BackwardData(p, out, d_out, d_in);
@@ -84,13 +94,14 @@ struct Problem {
     double loss = 0;
     output->clear();
     for (int32_t b = 0; b < batch; ++b) {
-      std::vector<double> x(inputs.begin() + b * input_ld,
-                            inputs.begin() + b * input_ld + config.widths[0]);
+      std::vector<double> x(inputs.begin() + b * input_ld + kInputOffset,
+                            inputs.begin() + (b + 1) * input_ld);
       for (size_t i = 0; i + 1 < config.widths.size(); ++i) {
         const int32_t out = config.widths[i + 1];
         std::vector<double> y(out);
         for (int32_t o = 0; o < out; ++o) {
-          y[o] = arena_values[config.bias_offsets[i] + o];
+          const int64_t bias = config.bias_offsets[i];
+          y[o] = bias == kNoBias ? 0 : arena_values[bias + o];
           for (size_t k = 0; k < x.size(); ++k) {
             y[o] += x[k] * arena_values[config.weight_offsets[i] + k * out + o];
           }
@@ -100,7 +111,7 @@ struct Problem {
         x = y;
       }
       for (size_t o = 0; o < x.size(); ++o) {
-        loss += x[o] * output_gradient[b * output_ld + o];
+        loss += x[o] * output_gradient[b * output_ld + kOutputOffset + o];
         output->push_back(x[o]);
       }
     }
@@ -127,8 +138,9 @@ TEST(CpuMlpTest, AgreesWithPlainLoopsAndFiniteDifferences) {
     for (int32_t b = 0; b < c.batch; ++b) {
       for (int32_t j = 0; j < problem.output_ld; ++j) {
         const float got = run.output[b * problem.output_ld + j];
-        if (j < width) {
-          ASSERT_NEAR(got, output[b * width + j], 1e-4) << Name(c);
+        if (j >= Problem::kOutputOffset) {
+          const double expected = output[b * width + j - Problem::kOutputOffset];
+          ASSERT_NEAR(got, expected, 1e-4) << Name(c);
         } else {
           ASSERT_EQ(got, kUntouched) << Name(c);
         }
@@ -148,7 +160,7 @@ TEST(CpuMlpTest, AgreesWithPlainLoopsAndFiniteDifferences) {
       for (int64_t k = 0; k < int64_t{c.widths[i]} * c.widths[i + 1]; ++k) {
         is_parameter[problem.config.weight_offsets[i] + k] = true;
       }
-      for (int32_t k = 0; k < c.widths[i + 1]; ++k) {
+      for (int32_t k = 0; c.bias && k < c.widths[i + 1]; ++k) {
         is_parameter[problem.config.bias_offsets[i] + k] = true;
       }
     }
@@ -163,7 +175,7 @@ TEST(CpuMlpTest, AgreesWithPlainLoopsAndFiniteDifferences) {
     }
     for (int32_t b = 0; c.input_gradient && b < c.batch; ++b) {
       for (int32_t j = 0; j < c.widths[0]; ++j) {
-        const int64_t at = b * problem.input_ld + j;
+        const int64_t at = b * problem.input_ld + Problem::kInputOffset + j;
         ASSERT_NEAR(run.input_gradient[at], difference(&inputs[at]), 1e-4) << Name(c);
       }
     }
@@ -178,7 +190,8 @@ TEST(CpuMlpTest, SameBitsForAnyThreadsAndInstructions) {
   std::mt19937_64 rng(TestSeed());
   for (const Case& c :
        {Case{{13, 140, 70, 16}, 257, true, true}, Case{{140, 66, 1}, 300, false, true},
-        Case{{3, 5}, 1, true, true}, Case{{70, 3, 2}, 3, false, true}}) {
+        Case{{3, 5}, 1, true, true}, Case{{70, 3, 2}, 3, false, true},
+        Case{{70, 70, 61}, 300, true, true, false}}) {
     const Problem problem(c, &rng);
     const Results expected = problem.Execute(c.batch, 1, GemmAvx2);
     for (int threads : {1, 2, 4}) {

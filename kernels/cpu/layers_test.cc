@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -9,6 +10,7 @@
 #include "common/base/hash.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/layer_arithmetic.h"
 #include "kernels/testing/layer_cases.h"
 #include "kernels/testing/random_values.h"
 

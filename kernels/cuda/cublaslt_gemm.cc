@@ -49,6 +49,12 @@ cublasComputeType_t ComputeTypeOf(MlpPrecision precision) {
   CHECK(false);
 }
 
+// What the library does to the product.
+cublasLtEpilogue_t EpilogueOf(const GemmCall& call) {
+  if (call.bias == nullptr) return call.relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT;
+  return call.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+}
+
 // The library's objects for one shape. It sees every row-major matrix as the transpose of a
 // column-major one, so it computes c^T [n, m] = b^T a^T: its first operand is b, its second a.
 struct Plan {
@@ -77,7 +83,6 @@ class CublasLtGemm : public Gemm {
 
   absl::Status Run(const GemmCall& call, cudaStream_t stream) override {
     CHECK(call.m > 0 && call.n > 0 && call.k > 0);
-    CHECK(!call.relu || call.bias != nullptr);
     const Shape shape = ShapeOf(call);
     auto found = plans_.find(shape);
     if (found == plans_.end()) {
@@ -136,11 +141,8 @@ class CublasLtGemm : public Gemm {
         Set(plan->description, CUBLASLT_MATMUL_DESC_TRANSA, operation(call.b_transposed)));
     RETURN_IF_ERROR(
         Set(plan->description, CUBLASLT_MATMUL_DESC_TRANSB, operation(call.a_transposed)));
-    if (call.bias != nullptr) {
-      RETURN_IF_ERROR(Set(plan->description, CUBLASLT_MATMUL_DESC_EPILOGUE,
-                          call.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS));
-      RETURN_IF_ERROR(SetBias(call, *plan));
-    }
+    RETURN_IF_ERROR(Set(plan->description, CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(call)));
+    RETURN_IF_ERROR(SetBias(call, *plan));
     // Column-major: the rows and columns as stored; `transposed` operands are stored transposed.
     const auto layout = [this](cublasLtMatrixLayout_t* to, int64_t rows, int64_t columns,
                                int64_t ld) {

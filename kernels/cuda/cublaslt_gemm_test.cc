@@ -126,12 +126,16 @@ cublasStatus_t Matmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* a
   };
   for (int64_t r = 0; r < ld.rows; ++r) {
     for (int64_t col = 0; col < ld.columns; ++col) {
-      float sum = epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 0 : bias[r];
+      const bool adds =
+          epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
+      float sum = adds ? bias[r] : 0;
       for (int64_t k = 0; k < inner; ++k) {
         sum +=
             (ta ? at(a, la, k, r) : at(a, la, r, k)) * (tb ? at(b, lb, col, k) : at(b, lb, k, col));
       }
-      if (epilogue == CUBLASLT_EPILOGUE_RELU_BIAS) sum = std::max(sum, 0.0f);
+      const bool clips =
+          epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
+      if (clips) sum = std::max(sum, 0.0f);
       static_cast<float*>(d)[r + col * ld.ld] = sum;
     }
   }
@@ -177,9 +181,12 @@ class CublasLtGemmTest : public testing::Test {
     call.lda = (ta ? call.m : call.k) + pad;
     call.ldb = (tb ? call.k : call.n) + pad;
     call.ldc = call.n + pad;
-    const std::vector<float> a = Integers((ta ? call.k : call.m) * call.lda);
-    const std::vector<float> b = Integers((tb ? call.n : call.k) * call.ldb);
+    // Matrices are the last columns of wider ones.
+    const std::vector<float> wide_a = Integers((ta ? call.k : call.m) * call.lda);
+    const std::vector<float> wide_b = Integers((tb ? call.n : call.k) * call.ldb);
     const std::vector<float> bias = Integers(call.n);
+    const float* const a = wide_a.data() + pad;
+    const float* const b = wide_b.data() + pad;
     std::vector<float> c(call.m * call.ldc, 99), expected = c;
     const bool has_bias = call.bias != nullptr;
     for (int64_t i = 0; i < call.m; ++i) {
@@ -189,12 +196,12 @@ class CublasLtGemmTest : public testing::Test {
           sum += (ta ? a[k * call.lda + i] : a[i * call.lda + k]) *
                  (tb ? b[j * call.ldb + k] : b[k * call.ldb + j]);
         }
-        expected[i * call.ldc + j] = call.relu ? std::max(sum, 0.0f) : sum;
+        expected[i * call.ldc + pad + j] = call.relu ? std::max(sum, 0.0f) : sum;
       }
     }
-    call.a = a.data();
-    call.b = b.data();
-    call.c = c.data();
+    call.a = a;
+    call.b = b;
+    call.c = c.data() + pad;
     if (has_bias) call.bias = bias.data();
     const absl::Status status = gemm_->Run(call, nullptr);
     ASSERT_TRUE(status.ok()) << status;
@@ -218,11 +225,13 @@ TEST_F(CublasLtGemmTest, ProductsOfRowMajorMatrices) {
             call.k = k;
             call.a_transposed = transposed == 1;
             call.b_transposed = transposed == 2;
-            Test(call, pad);
-            call.bias = &any;
-            Test(call, pad);
-            call.relu = true;
-            Test(call, pad);
+            for (bool relu : {false, true}) {
+              call.relu = relu;
+              call.bias = nullptr;
+              Test(call, pad);
+              call.bias = &any;
+              Test(call, pad);
+            }
           }
         }
       }

@@ -10,7 +10,10 @@ CudaMlp::CudaMlp(const MlpConfig& config, const MlpContext& context)
     : context_(context), precision_(config.precision), max_batch_(config.max_batch) {
   for (const MlpLayer& layer : LayersOf(config)) layers_.emplace_back(layer);
   for (Layer& layer : layers_) {
-    layer.bias_partials = context.device->Allocate(sizeof(float) * kMaxMaskedSumChunks * layer.out);
+    if (layer.has_bias()) {
+      const size_t bytes = sizeof(float) * kMaxMaskedSumChunks * layer.out;
+      layer.bias_partials = context.device->Allocate(bytes);
+    }
     if (&layer == &layers_.back()) continue;
     const size_t bytes = sizeof(float) * max_batch_ * PaddedColumns(layer.out);
     layer.output = context.device->Allocate(bytes);
@@ -55,7 +58,7 @@ void CudaMlp::Forward(DeviceSpan<const float> parameters, Matrix input, Matrix o
     call.ldb = layer.out;
     call.c = y.floats();
     call.ldc = y.ld;
-    call.bias = parameters.data + layer.bias_offset;
+    if (layer.has_bias()) call.bias = parameters.data + layer.bias_offset;
     call.relu = layer.relu;
     Product(call);
     x = y;
@@ -69,9 +72,12 @@ void CudaMlp::BackwardData(DeviceSpan<const float> parameters, Matrix output,
     const Layer& layer = layers_[i];
     const Matrix dy = GradientOf(i, output_gradient);
     if (!context_.error->ok()) return;
-    context_.error->Record(LaunchMaskAndSum(layer.relu ? OutputOf(i, output) : Matrix(), dy,
-                                            layer.bias_partials->floats(), context_.stream),
-                           "gradient of a ReLU");
+    if (layer.relu || layer.has_bias()) {
+      float* const partials = layer.has_bias() ? layer.bias_partials->floats() : nullptr;
+      context_.error->Record(LaunchMaskAndSum(layer.relu ? OutputOf(i, output) : Matrix(), dy,
+                                              partials, context_.stream),
+                             "gradient of a ReLU");
+    }
     if (!layer.input_gradient) return;
     const Matrix dx = i > 0 ? GradientOf(i - 1, output_gradient) : input_gradient;
     GemmCall call;  // dx = dy w^T
@@ -96,8 +102,10 @@ void CudaMlp::BackwardParameters(Matrix input, Matrix output_gradient,
     const Layer& layer = layers_[i];
     const Matrix dy = GradientOf(i, output_gradient);
     const Matrix x = i > 0 ? OutputOf(i - 1, input) : input;
-    bias_sums.push_back({gradients.data + layer.bias_offset, layer.bias_partials->floats(),
-                         MaskedSumChunks(dy.rows), layer.out});
+    if (layer.has_bias()) {
+      bias_sums.push_back({gradients.data + layer.bias_offset, layer.bias_partials->floats(),
+                           MaskedSumChunks(dy.rows), layer.out});
+    }
     float* const weight_gradient = gradients.data + layer.weight_offset;
     if (dy.rows == 0) {
       const size_t bytes = sizeof(float) * layer.in * layer.out;

@@ -38,7 +38,7 @@ class CudaMlp : public Mlp {
     explicit Layer(const MlpLayer& layer) : MlpLayer(layer) {}
     std::unique_ptr<DeviceBuffer> output;         // [max_batch, out] padded, for hidden layers
     std::unique_ptr<DeviceBuffer> gradient;       // the same, before the ReLU
-    std::unique_ptr<DeviceBuffer> bias_partials;  // [kMaxMaskedSumChunks, out]
+    std::unique_ptr<DeviceBuffer> bias_partials;  // [kMaxMaskedSumChunks, out]; null without a bias
   };
 
   int num_layers() const { return static_cast<int>(layers_.size()); }

@@ -12,9 +12,9 @@
 namespace thermocline {
 namespace THERMOCLINE_CUDA_NAMESPACE {
 
-// c = a b, or c = a b + bias, or c = max(a b + bias, 0); all row-major float32 in device memory.
-// An operand that is transposed is stored as [k, m] (a) or [n, k] (b). Leading dimensions are in
-// elements; pointers need no alignment beyond a float's.
+// c = a b, plus the bias, then max(c, 0), where the call has these; all row-major float32 in device
+// memory. An operand that is transposed is stored as [k, m] (a) or [n, k] (b). Leading dimensions
+// are in elements; pointers need no alignment beyond a float's.
 struct GemmCall {
   int64_t m = 0, n = 0, k = 0;  // REQUIRES: all positive
   const float* a = nullptr;     // [m, k]
@@ -26,7 +26,7 @@ struct GemmCall {
   float* c = nullptr;  // [m, n]; nothing beyond column n is written
   int64_t ldc = 0;
   const float* bias = nullptr;  // [n] or null
-  bool relu = false;            // REQUIRES: bias, if set.
+  bool relu = false;
   MlpPrecision precision = MlpPrecision::kFloat32;
 };
 

@@ -22,7 +22,7 @@ int64_t ChunkRows(int64_t rows) {
 // blocks: [chunks, column_blocks]; a thread works on one column of one chunk of rows.
 __global__ void MaskAndSumKernel(Matrix activation, Matrix gradient, int64_t chunk_rows,
                                  int32_t column_blocks,
-                                 float* partials) {  // [chunks, cols]
+                                 float* partials) {  // [chunks, cols] or null
   const int64_t chunk = blockIdx.x / column_blocks;
   const int32_t column = blockIdx.x % column_blocks * blockDim.x + threadIdx.x;
   if (column >= gradient.cols) return;
@@ -48,7 +48,7 @@ __global__ void MaskAndSumKernel(Matrix activation, Matrix gradient, int64_t chu
       sum += values[i];
     }
   }
-  partials[chunk * gradient.cols + column] = sum;
+  if (partials != nullptr) partials[chunk * gradient.cols + column] = sum;
 }
 
 // threads of an item: [cols]

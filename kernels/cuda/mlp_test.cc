@@ -16,11 +16,14 @@ struct Case {
   std::vector<int32_t> widths;
   int32_t batch;
   bool relu_after_last, input_gradient;
+  bool bias = true;
 };
 
 struct Problem {
   MlpConfig config;
   int64_t arena = 256;
+  // The first column of the matrices in their rows.
+  int64_t offset = 0;
   int64_t input_ld = 0, output_ld = 0;
   std::vector<float> parameters, input, output_gradient;
 };
@@ -39,11 +42,12 @@ class MlpTest : public KernelsTest {
     for (size_t i = 0; i + 1 < c.widths.size(); ++i) {
       p.config.weight_offsets.push_back(p.arena);
       p.arena += blocks(int64_t{c.widths[i]} * c.widths[i + 1]);
-      p.config.bias_offsets.push_back(p.arena);
+      p.config.bias_offsets.push_back(c.bias ? p.arena : kNoBias);
       p.arena += blocks(c.widths[i + 1]);
     }
-    p.input_ld = PaddedColumns(c.widths.front());
-    p.output_ld = c.widths.back() == 1 ? 1 : PaddedColumns(c.widths.back()) + 8;
+    p.offset = c.bias ? 0 : 3;
+    p.input_ld = PaddedColumns(c.widths.front()) + p.offset;
+    p.output_ld = c.widths.back() == 1 ? 1 + p.offset : PaddedColumns(c.widths.back()) + 8;
     p.parameters = RandomFloats(&rng_, p.arena, 0.1f);
     p.input = RandomFloats(&rng_, c.batch * p.input_ld);
     p.output_gradient = RandomFloats(&rng_, c.batch * p.output_ld);
@@ -57,7 +61,7 @@ class MlpTest : public KernelsTest {
         const auto at = static_cast<int64_t>(rng_() % (c.widths[i] * c.widths[i + 1]));
         p.parameters[p.config.weight_offsets[i] + at] = rng_() % 2 == 0 ? 1.0f : -1.0f;
       }
-      for (int32_t j = 0; j < c.widths[i + 1]; ++j) {
+      for (int32_t j = 0; c.bias && j < c.widths[i + 1]; ++j) {
         p.parameters[p.config.bias_offsets[i] + j] = static_cast<float>(rng_() % 3) - 1;
       }
     }
@@ -75,25 +79,30 @@ class MlpTest : public KernelsTest {
     const std::vector<float> fill(std::max<int64_t>(p.arena, batch * (p.input_ld + p.output_ld)),
                                   kUntouched);
     const int32_t in = config.widths.front(), out = config.widths.back();
-    const Matrix x = FloatMatrix(uploads.Put(p.input), batch, in, p.input_ld);
-    const Matrix y = FloatMatrix(uploads.Put(fill), batch, out, p.output_ld);
-    const Matrix dy = FloatMatrix(uploads.Put(p.output_gradient), batch, out, p.output_ld);
-    const Matrix dx = FloatMatrix(uploads.Put(fill), batch, in, p.input_ld);
+    const auto columns = [&](const std::vector<float>& wide, int32_t n, int64_t ld) {
+      return FloatMatrix(uploads.Put(wide) + p.offset, batch, n, ld);
+    };
+    const Matrix x = columns(p.input, in, p.input_ld);
+    const Matrix y = columns(fill, out, p.output_ld);
+    const Matrix dy = columns(p.output_gradient, out, p.output_ld);
+    const Matrix dx = columns(fill, in, p.input_ld);
     const DeviceSpan<const float> parameters = uploads.PutSpan(p.parameters);
     float* const gradients = uploads.Put(fill);
     mlp->Forward(parameters, x, y);
     mlp->BackwardData(parameters, y, dy, dx);
     mlp->BackwardParameters(x, dy, {gradients, p.arena});
-    const Results results = {
-        uploads.Get(y.floats(), batch * p.output_ld), uploads.Get(dy.floats(), batch * p.output_ld),
-        uploads.Get(dx.floats(), batch * p.input_ld), uploads.Get(gradients, p.arena)};
+    const Results results = {uploads.Get(y.floats() - p.offset, batch * p.output_ld),
+                             uploads.Get(dy.floats() - p.offset, batch * p.output_ld),
+                             uploads.Get(dx.floats() - p.offset, batch * p.input_ld),
+                             uploads.Get(gradients, p.arena)};
     const absl::Status status = device->Synchronize();
     EXPECT_TRUE(status.ok()) << status;
     return results;
   }
 
   static std::string Name(const Case& c) {
-    std::string name = "batch " + std::to_string(c.batch) + ", widths";
+    std::string name = c.bias ? "" : "without biases, ";
+    name += "batch " + std::to_string(c.batch) + ", widths";
     for (int32_t width : c.widths) name += " " + std::to_string(width);
     return name;
   }
@@ -125,7 +134,9 @@ const Case kCases[] = {{{1, 1}, 1, false, true},
                        {{65, 12, 1, 6}, 5, true, true},
                        {{13, 512, 256, 64, 16}, 100, true, false},
                        {{367, 512, 256, 1}, 333, false, true},
-                       {{4, 300, 2}, 0, true, true}};
+                       {{4, 300, 2}, 0, true, true},
+                       {{9, 70, 33, 1}, 40, false, true, false},
+                       {{13, 20, 7}, 9, true, true, false}};
 
 TEST_F(MlpTest, IsExactOnSmallIntegers) {
   for (const Case& c : kCases) {

@@ -60,7 +60,8 @@ int32_t MaskedSumChunks(int64_t rows);
 inline constexpr int32_t kMaxMaskedSumChunks = 128;
 
 // Keeps gradient[r, c] where activation[r, c] > 0 (or activation.data is null), sets it to 0
-// elsewhere, and writes the column sums of each chunk of rows to partials [chunks, cols].
+// elsewhere, and writes the column sums of each chunk of rows to partials [chunks, cols], unless
+// that is null.
 cudaError_t LaunchMaskAndSum(Matrix activation, Matrix gradient, float* partials,
                              cudaStream_t stream);
 // Adds the partials of every item, in order.
