@@ -3,15 +3,16 @@
 // which is the specification, and StreamLayerOperations (cuda/), on an NVIDIA GPU.
 //
 // As operations of a device: they run in the order they are called, may return before they are
-// finished, allocate nothing, and give the same bits on both devices and for any number of threads.
-// There is no libm and no approximate reciprocal (layer_arithmetic.h). Sums over the columns of a
-// sample go in 16 lanes and a tree (device.h); sums over a sample's vectors one after the other;
-// sums over samples, which are gradients of parameters, in chunks of kSegmentChunk samples, each in
-// order, partials in order.
+// finished, allocate nothing (but scratch, which grows to the largest batch seen), and give the
+// same bits on both devices and for any number of threads. There is no libm and no approximate
+// reciprocal (layer_arithmetic.h). Sums over the columns of a sample go in 16 lanes and a tree
+// (device.h); sums over a sample's vectors one after the other; sums over samples, which are
+// gradients of parameters, in chunks of kSampleChunk samples, each in order, partials in order. A
+// batch without samples has zeros for such sums.
 //
 // Matrices are [batch, columns] float32 with any leading dimension, and may be columns of wider
-// ones. An output may be one of the inputs of its own shape (the same memory), and overlaps no
-// other.
+// ones: nothing beyond their columns is read or written. An output may be an input of its own shape
+// (the same memory), but for `moments` and `lengths`; it overlaps no other.
 #ifndef THERMOCLINE_KERNELS_LAYER_OPERATIONS_H_
 #define THERMOCLINE_KERNELS_LAYER_OPERATIONS_H_
 
@@ -27,7 +28,7 @@ enum class ActivationKind { kRelu, kSigmoid, kTanh, kPrelu };
 // number in the data, column), of 16 bits, is at least `threshold`.
 struct DropoutMask {
   uint64_t key = 0;        // A hash of the seed and the layer.
-  uint32_t threshold = 0;  // Of 65536: the share of units that are dropped.
+  uint32_t threshold = 0;  // 65536 times the share of units that are dropped; below 65536.
   float scale = 1;         // What kept units are multiplied with.
 };
 
@@ -44,8 +45,8 @@ class LayerOperations {
 
   virtual void Copy(Matrix from, Matrix to) = 0;
   virtual void Add(Matrix a, Matrix b, Matrix sum) = 0;
-  // output = scale * a * b + c, rounded after each of the three operations, scale * a first. A
-  // scale of 1 is not multiplied; without c.data nothing is added.
+  // output = scale * a * b + c, rounded after each of the three operations, scale * a first.
+  // c.data null: nothing is added.
   virtual void MultiplyAdd(float scale, Matrix a, Matrix b, Matrix c, Matrix output) = 0;
   // output[b, c] = scale[b] * x[b, c]
   virtual void ScaleRows(Matrix scale,  // [batch, 1]
@@ -77,8 +78,8 @@ class LayerOperations {
   virtual void Dropout(const DropoutMask& mask, DeviceSpan<const SamplePlace> place,  // [1]
                        Matrix x, Matrix y) = 0;
 
-  // Divides each vector of `width` columns by the greater of its Euclidean length and epsilon.
-  // lengths: [batch, vectors], the divisors.
+  // Divides each vector of `width` columns by the greater of its Euclidean length and epsilon: it
+  // multiplies with 1 / divisor, rounded. lengths: [batch, vectors], the divisors.
   virtual void NormalizeForward(Matrix x, int32_t width, float epsilon, Matrix y,
                                 Matrix lengths) = 0;
   virtual void NormalizeBackward(Matrix y, int32_t width, float epsilon, Matrix lengths,

@@ -165,5 +165,58 @@ TEST(LayerArithmeticTest, SigmoidAndTanhAreAccurate) {
   EXPECT_TRUE(std::isnan(Tanh(std::nanf(""))));
 }
 
+// The golden bits were computed by another implementation (Python, every operation in double and
+// rounded to float, which is exact for a single operation). Every compiler has to give them.
+TEST(LayerArithmeticTest, HasItsGoldenBits) {
+  uint64_t sigmoids = 0, tanhs = 0, dropouts = 0;
+  std::vector<float> x, y;
+  for (int i = 0; i <= 2000; ++i) x.push_back(static_cast<float>(i - 1000) * 0.0173f);
+  y.resize(x.size());
+  for (size_t i = 0; i < x.size(); ++i) y[i] = Sigmoid(x[i]);
+  for (float value : y) sigmoids = Mix64(sigmoids ^ FloatBits(value));
+  EXPECT_EQ(FloatBits(y[900]), 0x3e1a33a2u);
+  EXPECT_EQ(sigmoids, 0xe7106b3d309a9787u);
+  for (size_t i = 0; i < x.size(); ++i) y[i] = Tanh(x[i]);
+  for (float value : y) tanhs = Mix64(tanhs ^ FloatBits(value));
+  EXPECT_EQ(FloatBits(y[970]), 0xbef42fe1u);
+  EXPECT_EQ(tanhs, 0x40a330b88ac6c395u);
+  for (int64_t sample = 0; sample < 40; ++sample) {
+    const uint64_t key = DropoutRowKey(0x123456789abcdef0, 12345678901, sample);
+    for (int32_t c = 0; c < 50; ++c) dropouts = Mix64(dropouts ^ DropoutBitsOfColumn(key, c));
+  }
+  EXPECT_EQ(dropouts, 0x2426cf07ed61aa70u);
+}
+
+// Which units of 300 samples of 400 columns dropout keeps, at a share of 0.3.
+std::vector<bool> KeptUnits(uint64_t key, int64_t step, int64_t first_sample,
+                            int32_t first_column) {
+  std::vector<bool> kept;
+  for (int64_t b = 0; b < 300; ++b) {
+    const uint64_t row_key = DropoutRowKey(key, step, first_sample + b);
+    for (int32_t c = 0; c < 400; ++c) {
+      kept.push_back(DropoutBitsOfColumn(row_key, first_column + c) >= 19661);
+    }
+  }
+  return kept;
+}
+
+TEST(LayerArithmeticTest, DropoutKeepsItsShareAndUnitsAreIndependent) {
+  const uint64_t seed = TestSeed();
+  const std::vector<bool> kept = KeptUnits(seed, 5, 1000, 0);
+  const double n = static_cast<double>(kept.size()), p = 1 - 19661.0 / 65536;
+  const double share = static_cast<double>(std::count(kept.begin(), kept.end(), true)) / n;
+  EXPECT_NEAR(share, p, 5 * std::sqrt(p * (1 - p) / n));
+  // Neighbours by layer, step, sample and column agree as often as independent units do.
+  const double agree = p * p + (1 - p) * (1 - p);
+  const std::vector<bool> others[] = {
+      KeptUnits(seed + 1, 5, 1000, 0), KeptUnits(seed, 6, 1000, 0), KeptUnits(seed, 5, 1001, 0),
+      KeptUnits(seed, 5, 1000, 1),     KeptUnits(seed, 5, 1000, 8), KeptUnits(seed, 5, 1000, 16)};
+  for (const std::vector<bool>& other : others) {
+    double same = 0;
+    for (size_t i = 0; i < kept.size(); ++i) same += kept[i] == other[i] ? 1 : 0;
+    EXPECT_NEAR(same / n, agree, 5 * std::sqrt(agree * (1 - agree) / n));
+  }
+}
+
 }  // namespace
 }  // namespace thermocline
