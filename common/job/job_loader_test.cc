@@ -199,9 +199,10 @@ TEST(ParseJob, AFlagThatSpoilsAnotherLineIsNamedFirst) {
               StartsWith("job.textproto:5: "));
   const auto job = ParseJob(kSmallest, "job.textproto", {}, {"dlrm"});
   EXPECT_EQ(job.status(),
-            absl::InvalidArgumentError("--clear dlrm: layer is missing; a job needs a model: dlrm, "
-                                       "wide_deep, deepfm, dcnv2, finalmlp, or layers and a task "
-                                       "of its own"));
+            absl::InvalidArgumentError(
+                "--clear dlrm: job.textproto: layer is missing; a job needs a model: dlrm, "
+                "wide_deep, deepfm, dcnv2, finalmlp, or layers and a task "
+                "of its own"));
 }
 
 TEST(ParseJob, ClearedFieldsTakeTheirDefaultsBeforeOverrides) {

@@ -85,6 +85,8 @@ void ExpandDlrm(const ModelInputs& inputs, Job* job) {
   top->mutable_mlp()->add_units(1);
   top->mutable_mlp()->set_last(Layer::LINEAR);
   AddTask({"top"}, job);
+  if (dlrm.precision() != FLOAT32) job->set_precision(dlrm.precision());
+  if (dlrm.has_initializer()) *job->mutable_initializer() = dlrm.initializer();
 }
 
 // Wide & Deep, DeepFM

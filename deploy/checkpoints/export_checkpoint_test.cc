@@ -157,7 +157,11 @@ TEST_F(ExportCheckpointTest, SaysWhatComputingWithItTakes) {
     "tables": [{"name": "C1", "id": 0, "dim": 4, "init_scale": 0.009999999776482582},
                {"name": "C2", "id": 1, "dim": 4, "init_scale": 0.009999999776482582}],
     "bottom": [3, 100, 4],
-    "top": [7, 7, 1]
+    "top": [7, 7, 1],
+    "layers": [{"name": "bottom", "input": ["numeric"], "mlp": {"units": [100, 4]}},
+               {"name": "pairs", "input": ["bottom", "categorical"], "dot": {"keep_first": true}},
+               {"name": "top", "input": ["pairs"], "mlp": {"units": [7, 1], "last": "LINEAR"}}],
+    "tasks": [{"label": "label", "input": ["top"]}]
   })");
   EXPECT_EQ(model, expected);
   EXPECT_EQ(static_cast<float>(0.009999999776482582), 0.01f);
