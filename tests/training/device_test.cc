@@ -112,6 +112,22 @@ TEST_P(DeviceTest, AgreesWithTheCpuUpToRounding) {
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, DeviceTest, testing::ValuesIn(kOptimizers), NameOfOptimizer);
 
+// Rows have first-order weights, layers drop units, and inputs lie in columns of wider matrices.
+TEST_F(DeviceRunTest, EveryModelAgreesWithTheCpuAndHasTheSameBitsWithACache) {
+  for (const SmallModel& model : kSmallModels) {
+    SCOPED_TRACE(model.name);
+    const Job job = MakeSmallJobOf(model, {"cluster.servers=2"});
+    const Outcome cpu = TrainOn(job, /*on_device=*/false);
+    const Outcome device = TrainOn(job, /*on_device=*/true);
+    ASSERT_TRUE(device.workers[0].ok()) << device.workers[0].status();
+    EXPECT_EQ(device.rows, cpu.rows);
+    EXPECT_NEAR(device.workers[0]->evaluation.auc, cpu.workers[0]->evaluation.auc, 0.001);
+    EXPECT_NEAR(device.workers[0]->evaluation.logloss, cpu.workers[0]->evaluation.logloss, 0.001);
+    EXPECT_EQ(Hex(TrainOn(WithCache(job, "64KiB", 4, 2), /*on_device=*/true).digest),
+              Hex(device.digest));
+  }
+}
+
 TEST_F(DeviceRunTest, DenseOrSparseColumnsAlone) {
   for (const auto& [num_dense, num_categorical] :
        {std::pair(3, 0), std::pair(0, 1), std::pair(0, 3)}) {

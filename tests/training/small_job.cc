@@ -145,7 +145,8 @@ Job MakeJobOfColumns(int num_dense, int num_categorical,
   return *job;
 }
 
-Job MakeSmallJob(const std::string& optimizer, const std::vector<std::string>& overrides) {
+Job MakeSmallJob(const std::string& optimizer, const std::vector<std::string>& overrides,
+                 const std::vector<std::string>& cleared) {
   const std::string text = R"(
     name: "digest" seed: 11
     data { format: CRITEO_TSV path: ")" +
@@ -160,9 +161,14 @@ Job MakeSmallJob(const std::string& optimizer, const std::vector<std::string>& o
     train { batch_size: 100 learning_rate { base: 0.05 warmup_steps: 4 } eval_batch_size: 64 }
     cluster { worker_threads: 1 }
   )";
-  absl::StatusOr<Job> job = ParseJob(text, "digest.textproto", overrides);
+  absl::StatusOr<Job> job = ParseJob(text, "digest.textproto", overrides, cleared);
   EXPECT_TRUE(job.ok()) << job.status();
   return *job;
+}
+
+Job MakeSmallJobOf(const SmallModel& model, std::vector<std::string> overrides) {
+  overrides.push_back(model.field);
+  return MakeSmallJob("adagrad {}", overrides, {"dlrm"});
 }
 
 Job WithCache(Job job, const std::string& budget, int window_steps, int prefetch_steps) {

@@ -34,8 +34,23 @@ inline std::string NameOfOptimizer(const testing::TestParamInfo<const char*>& in
 }
 
 // Makes a job with three features over two tables, bags of 0 to 3 lookups, and skewed ids, so that
-// keys repeat. All tables have `optimizer`.
-Job MakeSmallJob(const std::string& optimizer, const std::vector<std::string>& overrides);
+// keys repeat. All tables have `optimizer`. cleared: fields that the job does not have, before the
+// overrides: {"dlrm"}.
+Job MakeSmallJob(const std::string& optimizer, const std::vector<std::string>& overrides,
+                 const std::vector<std::string>& cleared = {});
+
+// A model that is no DLRM, for tests that run with each.
+struct SmallModel {
+  const char* name;
+  const char* field;  // What --set would say of a small job.
+};
+inline constexpr SmallModel kSmallModels[] = {
+    {"wide_deep", "wide_deep={deep:[24,12] dropout:0.25 wide_optimizer{ftrl{l1:0.001 l2:0.01}}}"},
+    {"deepfm", "deepfm={deep:[24,12]}"},
+    {"dcnv2", "dcnv2={cross_layers:2 cross_rank:5 deep:24 dropout:0.1}"},
+    {"finalmlp", "finalmlp={first:[24,12] second:18 heads:6 gate:8 first_gate_by:'numeric'}"},
+};
+Job MakeSmallJobOf(const SmallModel& model, std::vector<std::string> overrides);
 
 // Makes a job with so many columns and no others. Each categorical column has a table of its own.
 Job MakeJobOfColumns(int num_dense, int num_categorical, const std::vector<std::string>& overrides);

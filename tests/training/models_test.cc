@@ -1,0 +1,92 @@
+// Every model is trained by the same steps: what is promised of DLRM holds for the other presets,
+// whose rows have first-order weights, and whose layers drop units.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/training/reference_trainer.h"
+#include "tests/training/small_job.h"
+#include "tests/training/static_job.h"
+#include "worker/train/worker.h"
+
+namespace thermocline {
+namespace {
+
+Outcome TrainModel(const Job& job, JobServers* servers = nullptr, int64_t start_step = 0) {
+  JobServers own(job);
+  WorkerOptions options;
+  options.start_step = Step(start_step);
+  const Outcome outcome = RunWorkers(job, servers != nullptr ? servers : &own, options);
+  for (const auto& worker : outcome.workers) EXPECT_TRUE(worker.ok()) << worker.status();
+  return outcome;
+}
+
+class ModelsTest : public testing::TestWithParam<SmallModel> {
+ protected:
+  static Job Make(const std::vector<std::string>& overrides) {
+    return MakeSmallJobOf(GetParam(), overrides);
+  }
+  static std::string ReferenceDigest(const std::vector<std::string>& overrides) {
+    const absl::StatusOr<ReferenceResult> reference = TrainReference(Make(overrides));
+    EXPECT_TRUE(reference.ok()) << reference.status();
+    return Hex(reference->digest);
+  }
+};
+
+TEST_P(ModelsTest, HaveTheReferencesBitsForAnyServersAndThreads) {
+  const std::string reference = ReferenceDigest({});
+  for (const int servers : {1, 3}) {
+    for (const int threads : {1, 3}) {
+      const Job job = Make({absl::StrCat("cluster.servers=", servers),
+                            absl::StrCat("cluster.worker_threads=", threads)});
+      EXPECT_EQ(Hex(TrainModel(job).digest), reference) << servers << " servers, " << threads;
+    }
+  }
+  EXPECT_EQ(Hex(TrainModel(Make({"cluster.workers=3"})).digest),
+            ReferenceDigest({"cluster.workers=3"}));
+}
+
+TEST_P(ModelsTest, ACacheChangesNoBit) {
+  const Job job = Make({"cluster.servers=2", "checkpoint.every_steps=5"});
+  const std::string uncached = Hex(TrainModel(job).digest);
+  for (const char* budget : {"30000B", "1MiB"}) {
+    const Outcome cached = TrainModel(WithCache(job, budget, 4, 2));
+    EXPECT_EQ(Hex(cached.digest), uncached) << budget;
+    EXPECT_GT(cached.workers[0]->stats.cache().hits(), 0u);
+  }
+  EXPECT_EQ(Hex(TrainModel(WithStaticCache(job, "1MiB", 4, 2, /*least_lookups=*/6)).digest),
+            uncached);
+  const Job shared = Make({"cluster.workers=3", "cluster.servers=2"});
+  EXPECT_EQ(Hex(TrainModel(WithCache(shared, "64KiB", 4, 2)).digest),
+            Hex(TrainModel(shared).digest));
+}
+
+TEST_P(ModelsTest, GoOnWithTheSameBits) {
+  const Job job = Make({"cluster.servers=2"});
+  const std::string whole = Hex(TrainModel(job).digest);
+  JobServers servers(job);
+  Job first = job;
+  first.mutable_train()->set_max_steps(7);
+  TrainModel(first, &servers);
+  EXPECT_EQ(Hex(TrainModel(job, &servers, 7).digest), whole);
+}
+
+TEST_P(ModelsTest, EvaluationsAmidTheRunChangeNothing) {
+  const Job job = Make({"cluster.servers=2"});
+  const Outcome without = TrainModel(job);
+  const Outcome with = TrainModel(Make({"cluster.servers=2", "evaluate={every_steps:5}"}));
+  EXPECT_EQ(Hex(with.digest), Hex(without.digest));
+  EXPECT_EQ(with.workers[0]->evaluation.logloss, without.workers[0]->evaluation.logloss);
+}
+
+TEST_P(ModelsTest, Learn) {
+  const Outcome outcome = TrainModel(Make({"train.passes=4"}));
+  EXPECT_GT(outcome.workers[0]->evaluation.auc, 0.6);
+}
+
+INSTANTIATE_TEST_SUITE_P(Presets, ModelsTest, testing::ValuesIn(kSmallModels),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace thermocline
