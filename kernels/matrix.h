@@ -4,6 +4,7 @@
 #define THERMOCLINE_KERNELS_MATRIX_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "common/math/sparse_optimizer.h"
 
@@ -93,14 +94,40 @@ struct SegmentGroup {
   DeviceSpan<const float> weights;    // [lookups] they multiply the gradients; empty: 1
 };
 
-// One table group's summed gradients and the rows they change.
+// One table group's summed gradients and the rows they change: those columns of them that one
+// optimizer updates. Rows with first-order weights have two (AppendUpdates).
 struct RowUpdateGroup {
-  OptimizerConfig optimizer;
   UpdateScalars scalars;
-  Matrix gradients;                   // [n, dim] float32
+  uint16_t weight_column = 0;         // Of `rows`, where the weights begin that are updated.
+  uint16_t state_column = 0;          // Where their state begins.
+  Matrix gradients;                   // [n, weights] float32
   DeviceSpan<const int32_t> targets;  // [n] distinct rows of `rows`; those beyond are skipped
-  Matrix rows;                        // [num_rows, dim + StateFloats(optimizer, dim)] float32
+  Matrix rows;                        // [num_rows, weights and state] float32
 };
+
+inline bool IsValid(const RowUpdateGroup& group) {
+  const int32_t weights = group.gradients.cols;
+  return group.targets.size == group.gradients.rows && !group.scalars.has_cow_clip() &&
+         group.weight_column + weights <= group.state_column &&
+         group.state_column + StateFloats(group.scalars.kind, weights) <= group.rows.cols;
+}
+
+// Appends the updates of whole rows. REQUIRES: no cow_clip, since devices don't count lookups.
+//   gradients: [n, dim]; rows: [num_rows, dim + StateFloats(optimizer, dim)]
+inline void AppendUpdates(const RowScalars& scalars, Matrix gradients,
+                          DeviceSpan<const int32_t> targets, Matrix rows,
+                          std::vector<RowUpdateGroup>* updates) {
+  const int32_t dim = gradients.cols;
+  const int32_t vector_dim = scalars.has_first_order ? dim - 1 : dim;
+  const int32_t state_end = dim + StateFloats(scalars.vector.kind, vector_dim);
+  const auto append = [&](const UpdateScalars& of_part, int32_t first, int32_t n, int32_t state) {
+    updates->push_back({of_part, static_cast<uint16_t>(first), static_cast<uint16_t>(state),
+                        FloatMatrix(gradients.floats() + first, gradients.rows, n, gradients.ld),
+                        targets, rows});
+  };
+  if (vector_dim > 0) append(scalars.vector, 0, vector_dim, dim);
+  if (scalars.has_first_order) append(scalars.first_order, vector_dim, 1, state_end);
+}
 
 // Some rows of a matrix, and the same rows one after the other.
 struct RowCopy {

@@ -141,7 +141,7 @@ void StepBenchmark::AddFeature(int64_t cardinality, int32_t feature) {
   const DeviceSpan<const int32_t> rows_of_slab = put(targets);
   pool_.push_back({PoolingMode::kSum, rows, put(row_indices), {}});
   segments_.push_back({put(lookups), put(offsets), sums});
-  updates_.push_back({optimizer_, scalars_, sums, rows_of_slab, slab_});
+  AppendUpdates(scalars_, sums, rows_of_slab, slab_, &updates_);
   copies_.push_back({slab_, rows_of_slab, rows});
 }
 

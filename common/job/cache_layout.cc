@@ -18,7 +18,8 @@ bool KeepsRows(const JobTables& tables, size_t t) {
 
 bool IsOfGroup(const JobTables& tables, const CacheGroupLayout& group, size_t t) {
   const TableLayout& first = tables.sparse[group.tables.front()];
-  return first.dim == tables.sparse[t].dim && first.optimizer == tables.sparse[t].optimizer &&
+  return first.dim == tables.sparse[t].dim &&
+         first.row_optimizer() == tables.sparse[t].row_optimizer() &&
          group.holds_rows == HoldsRows(tables, t) && group.keeps_rows == KeepsRows(tables, t);
 }
 

@@ -250,7 +250,7 @@ TEST(CacheLayoutTest, ABudgetIsUsedUpAndNeverExceeded) {
     JobTables tables;
     for (int t = static_cast<int>(draw(1, 6)); t > 0; --t) {
       AddTable("t", static_cast<int>(draw(0, 1) == 0 ? draw(1, 8) : draw(1, 1024)),
-               static_cast<OptimizerKind>(draw(0, 3)), &tables);
+               kRowOptimizerKinds[draw(0, std::size(kRowOptimizerKinds) - 1)], &tables);
       AddFeature(static_cast<int>(tables.sparse.size()) - 1, static_cast<int>(draw(1, 100)),
                  &tables);
     }

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "proto/parameter_server.pb.h"
 
@@ -45,19 +46,50 @@ absl::Status ReadDistribution(const TableSpec& proto, TableLayout* layout) {
   return ReadInitializer(proto.initializer(), "", &layout->distribution, &layout->init_scale);
 }
 
-void WriteDistribution(const TableLayout& layout, TableSpec* proto) {
-  proto->set_init_scale(kNotUniform);
-  switch (layout.distribution) {
+Initializer InitializerOf(InitialDistribution distribution, float scale) {
+  Initializer proto;
+  switch (distribution) {
     case InitialDistribution::kUniform:
-      return proto->set_init_scale(layout.init_scale);
+      proto.mutable_uniform()->set_scale(scale);
+      break;
     case InitialDistribution::kNormal:
-      return proto->mutable_initializer()->mutable_normal()->set_std(layout.init_scale);
+      proto.mutable_normal()->set_std(scale);
+      break;
     case InitialDistribution::kTruncatedNormal:
-      return proto->mutable_initializer()->mutable_truncated_normal()->set_std(layout.init_scale);
+      proto.mutable_truncated_normal()->set_std(scale);
+      break;
     case InitialDistribution::kConstant:
-      return proto->mutable_initializer()->mutable_constant()->set_value(layout.init_scale);
+      proto.mutable_constant()->set_value(scale);
+      break;
   }
+  return proto;
 }
+
+absl::Status ReadOptimizer(const Optimizer& proto, TableSpec::Role role, OptimizerConfig* config) {
+  ASSIGN_OR_RETURN(*config, OptimizerFromProto(proto));
+  return role == TableSpec::DENSE ? CheckForDense(*config) : CheckForRows(*config);
+}
+
+absl::Status ReadFirstOrder(const TableSpec& proto, TableLayout* layout) {
+  if (!proto.has_first_order()) return absl::OkStatus();
+  if (proto.role() == TableSpec::DENSE) {
+    return absl::InvalidArgumentError("a dense tensor has no first-order weights");
+  }
+  FirstOrderWeight& weight = layout->first_order.emplace();
+  RETURN_IF_ERROR(ReadOptimizer(proto.first_order().optimizer(), proto.role(), &weight.optimizer));
+  return ReadInitializer(proto.first_order().initializer(), "", &weight.distribution,
+                         &weight.init_scale);
+}
+
+absl::Status NamingTable(const TableSpec& proto, absl::string_view what,
+                         const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("table '", proto.name(), "': ", what, status.message()));
+}
+
+// The job seed of first-order weights, so that they don't repeat the vector's first weights.
+uint64_t FirstOrderSeed(uint64_t seed) { return Mix64(seed ^ 0x66697273744F7264ull); }
 
 }  // namespace
 
@@ -70,21 +102,14 @@ absl::StatusOr<TableLayout> TableLayoutFromProto(const TableSpec& proto) {
     return absl::InvalidArgumentError(
         absl::StrCat("table '", proto.name(), "': unknown role ", static_cast<int>(proto.role())));
   }
-  auto optimizer = OptimizerFromProto(proto.optimizer());
-  if (!optimizer.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("table '", proto.name(), "': ", optimizer.status().message()));
-  }
   TableLayout layout;
-  const absl::Status initializer = ReadDistribution(proto, &layout);
-  if (!initializer.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("table '", proto.name(), "': ", initializer.message()));
-  }
+  RETURN_IF_ERROR(
+      NamingTable(proto, "", ReadOptimizer(proto.optimizer(), proto.role(), &layout.optimizer)));
+  RETURN_IF_ERROR(NamingTable(proto, "", ReadDistribution(proto, &layout)));
+  RETURN_IF_ERROR(NamingTable(proto, "first-order weights: ", ReadFirstOrder(proto, &layout)));
   layout.id = TableId(proto.id());
   layout.name = proto.name();
   layout.dim = static_cast<int>(proto.dim());
-  layout.optimizer = *optimizer;
   layout.role = proto.role() == TableSpec::DENSE ? TableRole::kDense : TableRole::kSparse;
   layout.memory_budget_bytes = proto.memory_budget_bytes();
   layout.min_count = proto.min_count();
@@ -99,7 +124,18 @@ TableSpec TableLayoutToProto(const TableLayout& layout) {
   proto.set_name(layout.name);
   proto.set_dim(layout.dim);
   *proto.mutable_optimizer() = OptimizerToProto(layout.optimizer);
-  WriteDistribution(layout, &proto);
+  if (layout.distribution == InitialDistribution::kUniform) {
+    proto.set_init_scale(layout.init_scale);
+  } else {
+    proto.set_init_scale(kNotUniform);
+    *proto.mutable_initializer() = InitializerOf(layout.distribution, layout.init_scale);
+  }
+  if (layout.first_order.has_value()) {
+    TableSpec::FirstOrder* const weight = proto.mutable_first_order();
+    *weight->mutable_optimizer() = OptimizerToProto(layout.first_order->optimizer);
+    *weight->mutable_initializer() =
+        InitializerOf(layout.first_order->distribution, layout.first_order->init_scale);
+  }
   proto.set_role(layout.role == TableRole::kDense ? TableSpec::DENSE : TableSpec::SPARSE);
   proto.set_memory_budget_bytes(layout.memory_budget_bytes);
   proto.set_min_count(layout.min_count);
@@ -118,10 +154,41 @@ uint32_t TableLayout::OldestKept(Step step) const {
 }
 
 void InitialRow(const TableLayout& layout, uint64_t seed, Key key, absl::Span<float> row) {
-  InitialWeights(seed, layout.id, key, layout.distribution, layout.init_scale,
-                 row.first(layout.dim));
-  InitState(layout.optimizer, row.subspan(layout.dim));
+  InitialRowWeights(layout, seed, key, row.first(layout.dim));
+  InitState(layout.row_optimizer(), layout.dim, row.subspan(layout.dim));
 }
+
+void InitialRowWeights(const TableLayout& layout, uint64_t seed, Key key,
+                       absl::Span<float> weights) {
+  InitialWeights(seed, layout.id, key, layout.distribution, layout.init_scale,
+                 weights.first(layout.vector_dim()));
+  if (!layout.first_order.has_value()) return;
+  InitialWeights(FirstOrderSeed(seed), layout.id, key, layout.first_order->distribution,
+                 layout.first_order->init_scale, weights.last(1));
+}
+
+namespace {
+
+// REQUIRES: they differ.
+std::string DescribeFirstOrder(const TableLayout& here, const TableLayout& there) {
+  if (!here.first_order.has_value() || !there.first_order.has_value()) {
+    return absl::StrCat("table '", here.name, "': rows have ",
+                        here.first_order.has_value() ? "a first-order weight here, none there"
+                                                     : "no first-order weight here, one there");
+  }
+  const OptimizerKind kind = here.first_order->optimizer.kind;
+  const OptimizerKind other = there.first_order->optimizer.kind;
+  if (kind != other) {
+    return absl::StrCat("table '", here.name, "': the first-order weights' optimizer is ",
+                        OptimizerKindName(kind), " here, ", OptimizerKindName(other), " there");
+  }
+  return absl::StrCat("table '", here.name, "': the first-order weights' ",
+                      here.first_order->optimizer == there.first_order->optimizer
+                          ? "initializer differs"
+                          : "optimizer has other settings");
+}
+
+}  // namespace
 
 std::string DescribeDifference(const TableLayout& here, const TableLayout& there) {
   const auto differs = [&](absl::string_view field, const auto& a, const auto& b) {
@@ -144,6 +211,7 @@ std::string DescribeDifference(const TableLayout& here, const TableLayout& there
   if (here.init_scale != there.init_scale) {
     return differs("init_scale", here.init_scale, there.init_scale);
   }
+  if (!(here.first_order == there.first_order)) return DescribeFirstOrder(here, there);
   if (here.role != there.role) return absl::StrCat("table '", here.name, "': role differs");
   if (here.memory_budget_bytes != there.memory_budget_bytes) {
     return differs("memory_budget_bytes", here.memory_budget_bytes, there.memory_budget_bytes);

@@ -1,11 +1,14 @@
 // A table's layout, the values of its new rows, and the check of rows for NaN and infinity (at the
-// speed of memory). A row is `dim` weights, then its optimizer's state, all float32.
+// speed of memory). A row is `dim` weights, then their optimizer's state, all float32. Where the
+// table has first-order weights, the last of a row's weights is that, with an optimizer and an
+// initial distribution of its own: [vector | first-order weight | vector's state | its state].
 #ifndef THERMOCLINE_COMMON_MATH_TABLE_SPEC_H_
 #define THERMOCLINE_COMMON_MATH_TABLE_SPEC_H_
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -25,13 +28,27 @@ inline constexpr int kDenseBlockFloats = 256;
 
 enum class TableRole { kSparse, kDense };
 
+// The last weight of each row, which first_order layers read (Layer.FirstOrder).
+struct FirstOrderWeight {
+  OptimizerConfig optimizer;
+  InitialDistribution distribution = InitialDistribution::kConstant;
+  float init_scale = 0;
+
+  friend bool operator==(const FirstOrderWeight& a, const FirstOrderWeight& b) {
+    return a.optimizer == b.optimizer && a.distribution == b.distribution &&
+           a.init_scale == b.init_scale;
+  }
+};
+
 struct TableLayout {
   TableId id;
   std::string name;
-  int dim = 0;
+  int dim = 0;  // All weights of a row, the first-order weight among them.
   OptimizerConfig optimizer;
   InitialDistribution distribution = InitialDistribution::kUniform;
   float init_scale = 0;  // The distribution's parameter.
+  // With it, `optimizer` and `distribution` are those of the other dim - 1 weights.
+  std::optional<FirstOrderWeight> first_order;
   TableRole role = TableRole::kSparse;
   // Each server spills rows beyond this much memory (index included) to disk. 0: it keeps all in
   // memory.
@@ -63,12 +80,18 @@ struct TableLayout {
            step != kNoStep;
   }
 
-  int state_floats() const { return StateFloats(optimizer, dim); }
+  RowOptimizer row_optimizer() const {
+    return first_order.has_value() ? RowOptimizer(optimizer, first_order->optimizer)
+                                   : RowOptimizer(optimizer);
+  }
+  int vector_dim() const { return first_order.has_value() ? dim - 1 : dim; }
+  int state_floats() const { return StateFloats(row_optimizer(), dim); }
   int row_floats() const { return dim + state_floats(); }
 
   friend bool operator==(const TableLayout& a, const TableLayout& b) {
     return a.id == b.id && a.name == b.name && a.dim == b.dim && a.optimizer == b.optimizer &&
-           a.distribution == b.distribution && a.init_scale == b.init_scale && a.role == b.role &&
+           a.distribution == b.distribution && a.init_scale == b.init_scale &&
+           a.first_order == b.first_order && a.role == b.role &&
            a.memory_budget_bytes == b.memory_budget_bytes && a.min_count == b.min_count &&
            a.unused_steps == b.unused_steps && a.max_rows == b.max_rows;
   }
@@ -81,6 +104,9 @@ TableSpec TableLayoutToProto(const TableLayout& layout);
 // Writes a new row: initial weights and optimizer state. REQUIRES: row.size() ==
 // layout.row_floats()
 void InitialRow(const TableLayout& layout, uint64_t seed, Key key, absl::Span<float> row);
+// The weights alone. REQUIRES: weights.size() == layout.dim
+void InitialRowWeights(const TableLayout& layout, uint64_t seed, Key key,
+                       absl::Span<float> weights);
 
 // Names the first field in which two layouts of one table differ, or "" where they are equal:
 // "table 'C3': dim is 32 here, 16 there".

@@ -4,9 +4,11 @@
 #include <cstring>
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "common/base/check.h"
 #include "common/base/thread_pool.h"
+#include "common/math/row_update.h"
 #include "common/math/table_spec.h"
 #include "kernels/cpu/cpu_buffer.h"
 #include "kernels/cpu/cpu_layers.h"
@@ -125,22 +127,52 @@ class CpuDevice : public Device {
     CHECK_EQ(weights.size, blocks * kDenseBlockFloats);
     CHECK_EQ(gradients.size, weights.size);
     CHECK_EQ(state.size, blocks * state_floats);
-    const RowUpdate update = SelectRowUpdate(optimizer.kind);
-    pool_.ParallelFor((blocks + kDenseBlocksPerCell - 1) / kDenseBlocksPerCell,
-                      [&](int64_t cell, int) {
-                        const int64_t end = std::min((cell + 1) * kDenseBlocksPerCell, blocks);
-                        for (int64_t b = cell * kDenseBlocksPerCell; b < end; ++b) {
-                          update(scalars, gradients.data + b * kDenseBlockFloats,
-                                 weights.data + b * kDenseBlockFloats,
-                                 state.data + b * state_floats, kDenseBlockFloats);
-                        }
-                      });
+    const RowUpdate update = SelectRowUpdate(scalars);
+    const RowScalars of_row = scalars;
+    const bool scales = optimizer.clip_global_norm > 0;
+    const float scale = scales ? GlobalScale(optimizer, scalars, gradients, blocks) : 1.0f;
+    ForEachDenseBlock(blocks, [&](int64_t b) {
+      const float* const gradient = gradients.data + b * kDenseBlockFloats;
+      float* const weight = weights.data + b * kDenseBlockFloats;
+      float* const of_block = state.data + b * state_floats;
+      if (scales) {
+        UpdateScaled(scalars, scale, gradient, weight, of_block, kDenseBlockFloats);
+      } else {
+        update(of_row, gradient, /*lookups=*/0, weight, of_block, kDenseBlockFloats);
+      }
+    });
   }
 
  private:
+  template <typename Visit>
+  void ForEachDenseBlock(int64_t blocks, Visit visit) {
+    pool_.ParallelFor((blocks + kDenseBlocksPerCell - 1) / kDenseBlocksPerCell,
+                      [&](int64_t cell, int) {
+                        const int64_t end = std::min((cell + 1) * kDenseBlocksPerCell, blocks);
+                        for (int64_t b = cell * kDenseBlocksPerCell; b < end; ++b) visit(b);
+                      });
+  }
+
+  float GlobalScale(const OptimizerConfig& optimizer, const UpdateScalars& scalars,
+                    DeviceSpan<const float> gradients, int64_t blocks) {
+    block_squares_.resize(blocks);
+    ForEachDenseBlock(blocks, [&](int64_t b) {
+      const float* const gradient = gradients.data + b * kDenseBlockFloats;
+      block_squares_[b] =
+          SumOfSquaresOf(kDenseBlockFloats, [&](int i) { return ClipValue(scalars, gradient[i]); });
+    });
+    double lanes[kGlobalLanes] = {};
+    for (int64_t b = 0; b < blocks; ++b) lanes[b % kGlobalLanes] += block_squares_[b];
+    for (int half = kGlobalLanes / 2; half > 0; half /= 2) {
+      for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    }
+    return GlobalClipScale(optimizer.clip_global_norm, lanes[0]);
+  }
+
   ThreadPool pool_;
   const GemmFunction gemm_;
   CpuLayerOperations layers_;
+  std::vector<float> block_squares_;  // [blocks] Of the last DenseUpdate with clip_global_norm.
 };
 
 }  // namespace

@@ -30,8 +30,7 @@ TEST(CpuDeviceTest, MemoryIsZeroAndCopies) {
 TEST(CpuDeviceTest, DenseUpdateIsTheRowUpdateOfEveryBlock) {
   std::mt19937_64 rng(TestSeed());
   const int64_t blocks = 150;
-  for (OptimizerKind kind : {OptimizerKind::kSgd, OptimizerKind::kAdagrad,
-                             OptimizerKind::kRowWiseAdagrad, OptimizerKind::kAdam}) {
+  for (OptimizerKind kind : kAllOptimizerKinds) {
     OptimizerConfig config;
     config.kind = kind;
     const int64_t state_floats = StateFloats(config, kDenseBlockFloats);
@@ -41,9 +40,9 @@ TEST(CpuDeviceTest, DenseUpdateIsTheRowUpdateOfEveryBlock) {
     std::vector<float> state(blocks * state_floats, 0.5f);
     std::vector<float> expected_weights = weights, expected_state = state;
     for (int64_t b = 0; b < blocks; ++b) {
-      SelectRowUpdate(kind)(scalars, &gradients[b * kDenseBlockFloats],
-                            &expected_weights[b * kDenseBlockFloats],
-                            expected_state.data() + b * state_floats, kDenseBlockFloats);
+      UpdateRow(scalars, &gradients[b * kDenseBlockFloats], /*lookups=*/0,
+                &expected_weights[b * kDenseBlockFloats], expected_state.data() + b * state_floats,
+                kDenseBlockFloats);
     }
     for (int threads : {1, 2, 4}) {
       const std::unique_ptr<Device> device = MakeCpuDevice({threads, CpuIsaLimit::kAuto});

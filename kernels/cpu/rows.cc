@@ -21,8 +21,8 @@ void PrefetchRow(const Matrix& matrix, int64_t row, int32_t floats) {
 }
 
 void UpdateRows(const RowUpdateGroup& group, int64_t begin, int64_t end) {
-  const RowUpdate update = SelectRowUpdate(group.optimizer.kind);
-  const int32_t dim = group.gradients.cols;
+  const RowUpdate update = SelectRowUpdate(group.scalars);
+  const RowScalars scalars = group.scalars;
   const int32_t* targets = group.targets.data;
   for (int64_t i = begin; i < end; ++i) {
     if (i + kPrefetchDistance < end && targets[i + kPrefetchDistance] < group.rows.rows) {
@@ -30,7 +30,8 @@ void UpdateRows(const RowUpdateGroup& group, int64_t begin, int64_t end) {
     }
     if (targets[i] >= group.rows.rows) continue;
     float* row = group.rows.row(targets[i]);
-    update(group.scalars, group.gradients.row(i), row, row + dim, dim);
+    update(scalars, group.gradients.row(i), /*lookups=*/0, row + group.weight_column,
+           row + group.state_column, group.gradients.cols);
   }
 }
 
@@ -83,11 +84,7 @@ void CopyRows(absl::Span<const RowCopy> copies, ThreadPool* pool) {
 }  // namespace
 
 void CpuSparseUpdate(absl::Span<const RowUpdateGroup> groups, ThreadPool* pool) {
-  for (const RowUpdateGroup& group : groups) {
-    CHECK_EQ(group.targets.size, int64_t{group.gradients.rows});
-    CHECK_EQ(group.rows.cols,
-             group.gradients.cols + StateFloats(group.optimizer, group.gradients.cols));
-  }
+  for (const RowUpdateGroup& group : groups) CHECK(IsValid(group));
   ForEachCell(
       groups, pool, [](const RowUpdateGroup& group) { return group.targets.size; },
       [](const RowUpdateGroup& group) { return group.rows.cols; }, UpdateRows);

@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "common/math/testing/random_optimizers.h"
 #include "kernels/cpu/cpu_operations.h"
 #include "kernels/testing/random_values.h"
 
@@ -34,10 +35,11 @@ class RowsTest : public testing::TestWithParam<OptimizerKind> {
 
 TEST_P(RowsTest, UpdatesTheTargetsThatAreRowsAndNoOther) {
   constexpr int kDim = 24, kRows = 30000, kStride = 80;
-  RowUpdateGroup group;
-  group.optimizer.kind = GetParam();
-  group.scalars = ScalarsForStep(group.optimizer, 0.1f, Step(3));
-  const int row_floats = kDim + StateFloats(group.optimizer, kDim);
+  TableLayout layout;
+  layout.dim = kDim;
+  DrawRowOptimizers([&](int n) { return static_cast<int>(rng_() % n); }, &layout);
+  layout.optimizer.kind = GetParam();
+  const RowScalars scalars = ScalarsForStep(layout.row_optimizer(), 0.1f, Step(3));
   // Targets beyond the rows are staging rows, which the update must not change.
   const int in_slab = kRows - 500;
   const std::vector<int32_t> targets = DistinctRows(kRows, 20000, &rng_);
@@ -46,22 +48,20 @@ TEST_P(RowsTest, UpdatesTheTargetsThatAreRowsAndNoOther) {
   std::vector<float> gradients = RandomFloats(&rng_, targets.size() * kDim);
 
   std::vector<float> expected = slab;
-  const RowUpdate update = SelectRowUpdate(group.optimizer.kind);
   for (size_t i = 0; i < targets.size(); ++i) {
     if (targets[i] >= in_slab) continue;
     float* row = &expected[int64_t{targets[i]} * kStride];
-    update(group.scalars, &gradients[i * kDim], row, row + kDim, kDim);
+    UpdateRow(scalars, &gradients[i * kDim], /*lookups=*/0, row, row + kDim, kDim);
   }
-  group.gradients = FloatMatrix(gradients.data(), static_cast<int32_t>(targets.size()), kDim);
-  group.targets = View(targets);
-  group.rows = FloatMatrix(slab.data(), in_slab, row_floats, kStride);
-  CpuSparseUpdate({group}, &pool_);
+  std::vector<RowUpdateGroup> updates;
+  AppendUpdates(scalars, FloatMatrix(gradients.data(), static_cast<int32_t>(targets.size()), kDim),
+                View(targets), FloatMatrix(slab.data(), in_slab, layout.row_floats(), kStride),
+                &updates);
+  CpuSparseUpdate(updates, &pool_);
   EXPECT_EQ(slab, expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(Optimizers, RowsTest,
-                         testing::Values(OptimizerKind::kSgd, OptimizerKind::kAdagrad,
-                                         OptimizerKind::kRowWiseAdagrad, OptimizerKind::kAdam));
+INSTANTIATE_TEST_SUITE_P(Optimizers, RowsTest, testing::ValuesIn(kRowOptimizerKinds));
 
 TEST(RowCopyTest, GathersAndScattersRowsOfSeveralMatrices) {
   std::mt19937_64 rng(TestSeed());

@@ -30,9 +30,15 @@ cudaError_t LaunchSegmentSum(Matrix gradients, absl::Span<const SegmentGroup> gr
 cudaError_t LaunchSparseUpdate(absl::Span<const RowUpdateGroup> groups, cudaStream_t stream);
 cudaError_t LaunchGatherRows(absl::Span<const RowCopy> copies, cudaStream_t stream);
 cudaError_t LaunchScatterRows(absl::Span<const RowCopy> copies, cudaStream_t stream);
-// row_floats: floats of a row of weights or gradients; state_floats: floats of its state.
-cudaError_t LaunchDenseUpdate(OptimizerKind kind, const UpdateScalars& scalars, int64_t num_rows,
-                              int32_t row_floats, int32_t state_floats, const float* gradients,
+// What the gradients of a dense update are multiplied with, so that their norm over all rows is at
+// most `norm`. squares: [num_rows] scratch; scale: [1].
+cudaError_t LaunchGlobalClipScale(const UpdateScalars& scalars, float norm, int64_t num_rows,
+                                  int32_t row_floats, const float* gradients, float* squares,
+                                  float* scale, cudaStream_t stream);
+// row_floats: floats of a row of weights or gradients; state_floats: floats of its state. scale:
+// multiplies gradients after clip_value; null: 1.
+cudaError_t LaunchDenseUpdate(const UpdateScalars& scalars, int64_t num_rows, int32_t row_floats,
+                              int32_t state_floats, const float* gradients, const float* scale,
                               float* weights, float* state, cudaStream_t stream);
 
 // interaction.cu

@@ -19,46 +19,69 @@ struct RowPointers {
   float* state;           // [state floats]
 };
 
-// common/math/row_update.h's SumOfSquares over the lanes of a row; the total, in lane 0. All
+// common/math/row_update.h's SumOfSquaresOf over the lanes of a row; the total, in all lanes. All
 // threads of the warp take part, those without a row with dim 0.
-__device__ float SumOfSquaresByLanes(const float* gradient, int32_t dim, int lane) {
+template <typename Value>
+__device__ float SumOfSquaresByLanes(int32_t dim, int lane, Value value) {
   float sum = 0;
-  for (int32_t i = lane; i < dim; i += kRowLanes) sum += gradient[i] * gradient[i];
+  for (int32_t i = lane; i < dim; i += kRowLanes) sum += value(i) * value(i);
   for (int half = kRowLanes / 2; half > 0; half /= 2) {
     const float other = __shfl_down_sync(kAllLanes, sum, half, kRowLanes);
     if (lane < half) sum += other;
   }
-  return sum;
+  return __shfl_sync(kAllLanes, sum, 0, kRowLanes);
 }
 
-// dim 0: this thread has no row.
-__device__ void UpdateByLanes(OptimizerKind kind, const UpdateScalars& scalars, RowPointers row,
-                              int32_t dim, int lane) {
-  float rate = scalars.learning_rate;
-  if (kind == OptimizerKind::kRowWiseAdagrad) {
+// Whether the update of rows needs sums over them.
+bool NeedsSums(const UpdateScalars& scalars) {
+  return scalars.clip_norm > 0 || VisitOptimizer(scalars.kind, [](auto kind) {
+           return OptimizerRule<kind()>::kStatesPerRow > 0;
+         });
+}
+
+// common/math/row_update.h's UpdateWeights over the lanes of a row. dim 0: this thread has no row.
+template <OptimizerKind kKind, bool kChanges>
+__device__ void UpdateByLanes(const UpdateScalars& s, float scale, RowPointers row, int32_t dim,
+                              int lane) {
+  using Rule = OptimizerRule<kKind>;
+  if (kChanges && s.clip_norm > 0) {
+    const float squares =
+        SumOfSquaresByLanes(dim, lane, [&](int i) { return ClipValue(s, row.gradient[i]); });
+    scale *= ClipScale(s, /*lookups=*/0, squares, /*weight_squares=*/0.0f);
+  }
+  const auto gradient = [&](int i) {
+    return kChanges ? ClippedAndDecayed<kKind>(s, scale, row.gradient[i], row.weights[i])
+                    : row.gradient[i];
+  };
+  float rate = s.learning_rate;
+  if (Rule::kStatesPerRow > 0) {
     float accumulator = 0;
-    const float sum = SumOfSquaresByLanes(row.gradient, dim, lane);
+    const float sum = SumOfSquaresByLanes(dim, lane, gradient);
     if (lane == 0 && dim > 0) {
       accumulator = RowWiseAccumulator(row.state[0], sum, dim);
       row.state[0] = accumulator;
     }
     accumulator = __shfl_sync(kAllLanes, accumulator, 0, kRowLanes);
-    rate = RowWiseRate(scalars, accumulator);
+    rate = RowWiseRate(s, accumulator);
   }
+  constexpr int kFirst = Rule::kStatesPerWeight > 0 ? 1 : 0;
+  constexpr int kSecond = Rule::kStatesPerWeight > 1 ? 1 : 0;
   for (int32_t i = lane; i < dim; i += kRowLanes) {
-    switch (kind) {
-      case OptimizerKind::kSgd:
-      case OptimizerKind::kRowWiseAdagrad:
-        DescendElement(rate, row.gradient[i], &row.weights[i]);
-        break;
-      case OptimizerKind::kAdagrad:
-        AdagradElement(rate, scalars.epsilon, row.gradient[i], &row.weights[i], &row.state[i]);
-        break;
-      case OptimizerKind::kAdam:
-        AdamElement(scalars, row.gradient[i], &row.weights[i], &row.state[i], &row.state[dim + i]);
-        break;
-    }
+    Rule::Update(s, rate, gradient(i), &row.weights[i], row.state + kFirst * i,
+                 row.state + kSecond * (dim + i));
   }
+}
+
+__device__ void UpdateByLanes(const UpdateScalars& s, const float* scale, RowPointers row,
+                              int32_t dim, int lane) {
+  const bool changes = scale != nullptr || s.changes_gradients();
+  VisitOptimizer(s.kind, [&](auto kind) {
+    if (changes) {
+      UpdateByLanes<kind(), true>(s, scale == nullptr ? 1.0f : *scale, row, dim, lane);
+    } else {
+      UpdateByLanes<kind(), false>(s, 1.0f, row, dim, lane);
+    }
+  });
 }
 
 // threads of a group: [targets, kRowLanes]
@@ -71,16 +94,15 @@ __global__ void SparseUpdateKernel(GRID_CONSTANT(Slice<RowUpdateGroup>) slice) {
   RowPointers row = {};
   if (i < group.targets.size && group.targets.data[i] < group.rows.rows) {
     dim = group.gradients.cols;
-    row.gradient = RowOf(group.gradients, i);
-    row.weights = RowOf(group.rows, group.targets.data[i]);
-    row.state = row.weights + dim;
+    float* const begin = RowOf(group.rows, group.targets.data[i]);
+    row = {RowOf(group.gradients, i), begin + group.weight_column, begin + group.state_column};
   }
-  UpdateByLanes(group.optimizer.kind, group.scalars, row, dim, lane);
+  UpdateByLanes(group.scalars, nullptr, row, dim, lane);
 }
 
 // threads: [num_rows, kRowLanes]
-__global__ void DenseUpdateKernel(OptimizerKind kind, UpdateScalars scalars, int64_t num_rows,
-                                  int32_t row_floats, int32_t state_floats, const float* gradients,
+__global__ void DenseUpdateKernel(UpdateScalars scalars, int64_t num_rows, int32_t row_floats,
+                                  int32_t state_floats, const float* gradients, const float* scale,
                                   float* weights, float* state) {
   const int64_t i = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kRowLanes;
   const int lane = threadIdx.x % kRowLanes;
@@ -88,7 +110,34 @@ __global__ void DenseUpdateKernel(OptimizerKind kind, UpdateScalars scalars, int
   if (i < num_rows) {
     row = {gradients + i * row_floats, weights + i * row_floats, state + i * state_floats};
   }
-  UpdateByLanes(kind, scalars, row, i < num_rows ? row_floats : 0, lane);
+  UpdateByLanes(scalars, scale, row, i < num_rows ? row_floats : 0, lane);
+}
+
+// threads: [num_rows, kRowLanes]
+__global__ void SquaresKernel(UpdateScalars scalars, int64_t num_rows, int32_t row_floats,
+                              const float* gradients, float* squares) {
+  const int64_t i = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kRowLanes;
+  const int lane = threadIdx.x % kRowLanes;
+  const float* const row = gradients + i * row_floats;
+  const float sum = SumOfSquaresByLanes(i < num_rows ? row_floats : 0, lane, [&](int column) {
+    return ClipValue(scalars, row[column]);
+  });
+  if (lane == 0 && i < num_rows) squares[i] = sum;
+}
+
+// One block of kGlobalLanes threads.
+__global__ void GlobalClipScaleKernel(float norm, int64_t num_rows, const float* squares,
+                                      float* scale) {
+  SHARED_MEMORY(double, lanes);
+  const int lane = static_cast<int>(threadIdx.x);
+  double sum = 0;
+  for (int64_t i = lane; i < num_rows; i += kGlobalLanes) sum += squares[i];
+  lanes[lane] = sum;
+  for (int half = kGlobalLanes / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (lane < half) lanes[lane] += lanes[lane + half];
+  }
+  if (lane == 0) scale[0] = GlobalClipScale(norm, lanes[0]);
 }
 
 // threads of a copy: [rows, cols / kWidth]
@@ -145,11 +194,9 @@ cudaError_t LaunchSparseUpdate(absl::Span<const RowUpdateGroup> groups, cudaStre
       groups,
       [](const RowUpdateGroup& group) { return CeilDiv(group.targets.size, kRowsPerBlock); },
       [&](const Slice<RowUpdateGroup>& slice) {
-        const bool row_wise =
-            std::any_of(slice.items, slice.items + slice.num_items, [](const RowUpdateGroup& g) {
-              return g.optimizer.kind == OptimizerKind::kRowWiseAdagrad;
-            });
-        if (row_wise) {
+        const bool sums = std::any_of(slice.items, slice.items + slice.num_items,
+                                      [](const RowUpdateGroup& g) { return NeedsSums(g.scalars); });
+        if (sums) {
           LAUNCH_WITH_BARRIERS(SparseUpdateKernel, slice.num_blocks(), kBlockThreads, 0, stream,
                                slice);
         } else {
@@ -167,17 +214,28 @@ cudaError_t LaunchScatterRows(absl::Span<const RowCopy> copies, cudaStream_t str
   return LaunchCopies<false>(copies, stream);
 }
 
-cudaError_t LaunchDenseUpdate(OptimizerKind kind, const UpdateScalars& scalars, int64_t num_rows,
-                              int32_t row_floats, int32_t state_floats, const float* gradients,
+cudaError_t LaunchGlobalClipScale(const UpdateScalars& scalars, float norm, int64_t num_rows,
+                                  int32_t row_floats, const float* gradients, float* squares,
+                                  float* scale, cudaStream_t stream) {
+  if (num_rows == 0) return cudaSuccess;
+  LAUNCH_WITH_BARRIERS(SquaresKernel, CeilDiv(num_rows, kRowsPerBlock), kBlockThreads, 0, stream,
+                       scalars, num_rows, row_floats, gradients, squares);
+  LAUNCH_WITH_BARRIERS(GlobalClipScaleKernel, 1, kGlobalLanes, sizeof(double) * kGlobalLanes,
+                       stream, norm, num_rows, squares, scale);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchDenseUpdate(const UpdateScalars& scalars, int64_t num_rows, int32_t row_floats,
+                              int32_t state_floats, const float* gradients, const float* scale,
                               float* weights, float* state, cudaStream_t stream) {
   const int64_t blocks = CeilDiv(num_rows, kRowsPerBlock);
   if (blocks == 0) return cudaSuccess;
-  if (kind == OptimizerKind::kRowWiseAdagrad) {
-    LAUNCH_WITH_BARRIERS(DenseUpdateKernel, blocks, kBlockThreads, 0, stream, kind, scalars,
-                         num_rows, row_floats, state_floats, gradients, weights, state);
+  if (NeedsSums(scalars)) {
+    LAUNCH_WITH_BARRIERS(DenseUpdateKernel, blocks, kBlockThreads, 0, stream, scalars, num_rows,
+                         row_floats, state_floats, gradients, scale, weights, state);
   } else {
-    LAUNCH(DenseUpdateKernel, blocks, kBlockThreads, stream, kind, scalars, num_rows, row_floats,
-           state_floats, gradients, weights, state);
+    LAUNCH(DenseUpdateKernel, blocks, kBlockThreads, stream, scalars, num_rows, row_floats,
+           state_floats, gradients, scale, weights, state);
   }
   return cudaGetLastError();
 }

@@ -6,13 +6,11 @@
 #include <string>
 
 #include "common/math/table_spec.h"
+#include "common/math/testing/random_optimizers.h"
 #include "kernels/cuda/testing/test_device.h"
 
 namespace thermocline {
 namespace {
-
-constexpr OptimizerKind kKinds[] = {OptimizerKind::kSgd, OptimizerKind::kAdagrad,
-                                    OptimizerKind::kRowWiseAdagrad, OptimizerKind::kAdam};
 
 class RowsTest : public KernelsTest {
  protected:
@@ -31,8 +29,7 @@ class RowsTest : public KernelsTest {
   }
 
   struct Table {
-    OptimizerConfig optimizer;
-    UpdateScalars scalars;
+    RowScalars scalars;
     int32_t dim, num_rows, row_floats;
     int64_t ld, gradient_ld;
     std::vector<int32_t> targets;
@@ -40,11 +37,15 @@ class RowsTest : public KernelsTest {
   };
   Table RandomTable(OptimizerKind kind, int32_t dim, int32_t num_rows, int32_t num_targets) {
     Table t;
-    t.optimizer.kind = kind;
-    t.scalars = ScalarsForStep(t.optimizer, 0.1f, Step(static_cast<int64_t>(rng_() % 9)));
+    TableLayout layout;
+    layout.dim = dim;
+    DrawRowOptimizers([&](int n) { return static_cast<int>(rng_() % n); }, &layout);
+    layout.optimizer.kind = kind;
+    t.scalars =
+        ScalarsForStep(layout.row_optimizer(), 0.1f, Step(static_cast<int64_t>(rng_() % 9)));
     t.dim = dim;
     t.num_rows = num_rows;
-    t.row_floats = dim + StateFloats(t.optimizer, dim);
+    t.row_floats = layout.row_floats();
     t.ld = t.row_floats + static_cast<int64_t>(rng_() % 4);
     t.gradient_ld = dim + static_cast<int64_t>(rng_() % 4);
     // A tenth of the targets lies beyond the rows.
@@ -57,17 +58,18 @@ class RowsTest : public KernelsTest {
   void TestSparseUpdate(const std::vector<Table>& tables, const std::string& what) {
     ExpectSameBits(what, [&](Device* device, Uploads* uploads) {
       std::vector<RowUpdateGroup> groups;
+      std::vector<float*> slabs;
       for (const Table& t : tables) {
         const auto n = static_cast<int32_t>(t.targets.size());
-        groups.push_back({t.optimizer, t.scalars,
-                          FloatMatrix(uploads->Put(t.gradients), n, t.dim, t.gradient_ld),
-                          uploads->PutSpan(t.targets),
-                          FloatMatrix(uploads->Put(t.rows), t.num_rows, t.row_floats, t.ld)});
+        slabs.push_back(uploads->Put(t.rows));
+        AppendUpdates(t.scalars, FloatMatrix(uploads->Put(t.gradients), n, t.dim, t.gradient_ld),
+                      uploads->PutSpan(t.targets),
+                      FloatMatrix(slabs.back(), t.num_rows, t.row_floats, t.ld), &groups);
       }
       device->SparseUpdate(groups);
       std::vector<float> all;
       for (size_t i = 0; i < tables.size(); ++i) {
-        const auto rows = uploads->Get(groups[i].rows.floats(), tables[i].rows.size());
+        const auto rows = uploads->Get(slabs[i], tables[i].rows.size());
         all.insert(all.end(), rows.begin(), rows.end());
       }
       return all;
@@ -76,7 +78,7 @@ class RowsTest : public KernelsTest {
 };
 
 TEST_F(RowsTest, SparseUpdate) {
-  for (OptimizerKind kind : kKinds) {
+  for (OptimizerKind kind : kRowOptimizerKinds) {
     for (int32_t dim : {1, 8, 16, 17, 64, 128}) {
       const std::string what =
           std::string(OptimizerKindName(kind)) + ", dim " + std::to_string(dim);
@@ -91,17 +93,19 @@ TEST_F(RowsTest, SparseUpdateOfManyTables) {
   std::vector<Table> tables;
   for (int i = 0; i < 70; ++i) {
     const int32_t dims[] = {4, 16, 33};
-    tables.push_back(
-        RandomTable(kKinds[i % 4], dims[i % 3], 40, static_cast<int32_t>(rng_() % 41)));
+    tables.push_back(RandomTable(kRowOptimizerKinds[i % std::size(kRowOptimizerKinds)], dims[i % 3],
+                                 40, static_cast<int32_t>(rng_() % 41)));
   }
   TestSparseUpdate(tables, "70 tables");
 }
 
 TEST_F(RowsTest, DenseUpdate) {
-  for (OptimizerKind kind : kKinds) {
-    for (int64_t blocks : {0, 1, 37}) {
-      OptimizerConfig config;
+  for (OptimizerKind kind : kAllOptimizerKinds) {
+    for (int64_t blocks : {0, 1, 37, 300}) {
+      OptimizerConfig config = DrawOptimizer([&](int n) { return static_cast<int>(rng_() % n); });
       config.kind = kind;
+      // Some gradients are longer, and some are not.
+      if (blocks > 1 && rng_() % 4 > 0) config.clip_global_norm = blocks == 37 ? 5.0f : 1e6f;
       const int64_t floats = blocks * kDenseBlockFloats;
       const int64_t state_floats = blocks * StateFloats(config, kDenseBlockFloats);
       const std::vector<float> gradients = RandomFloats(&rng_, floats);

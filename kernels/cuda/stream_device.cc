@@ -363,11 +363,7 @@ void StreamDevice::SegmentSum(Matrix gradients, absl::Span<const SegmentGroup> g
 }
 
 void StreamDevice::SparseUpdate(absl::Span<const RowUpdateGroup> groups) {
-  for (const RowUpdateGroup& group : groups) {
-    CHECK_EQ(group.targets.size, int64_t{group.gradients.rows});
-    CHECK_EQ(group.rows.cols,
-             group.gradients.cols + StateFloats(group.optimizer, group.gradients.cols));
-  }
+  for (const RowUpdateGroup& group : groups) CHECK(IsValid(group));
   if (Begin()) Check(LaunchSparseUpdate(groups, compute_), "SparseUpdate");
 }
 
@@ -421,8 +417,18 @@ void StreamDevice::DenseUpdate(const OptimizerConfig& optimizer, const UpdateSca
   CHECK_EQ(gradients.size, weights.size);
   CHECK_EQ(state.size, blocks * state_floats);
   if (!Begin()) return;
-  Check(LaunchDenseUpdate(optimizer.kind, scalars, blocks, kDenseBlockFloats, state_floats,
-                          gradients.data, weights.data, state.data, compute_),
+  float* scale = nullptr;
+  if (optimizer.clip_global_norm > 0) {
+    // The scale stands behind the blocks' sums.
+    auto* const squares = static_cast<float*>(Scratch(sizeof(float) * (blocks + 1)));
+    if (squares == nullptr) return;
+    scale = squares + blocks;
+    Check(LaunchGlobalClipScale(scalars, optimizer.clip_global_norm, blocks, kDenseBlockFloats,
+                                gradients.data, squares, scale, compute_),
+          "DenseUpdate");
+  }
+  Check(LaunchDenseUpdate(scalars, blocks, kDenseBlockFloats, state_floats, gradients.data, scale,
+                          weights.data, state.data, compute_),
         "DenseUpdate");
 }
 

@@ -198,8 +198,8 @@ TEST_F(RequestValidationTest, AnAccumulatorMayOverflowOnEitherSide) {
   wire::PushChunk chunk = MakeChunk(1, 3);
   AddRange(&chunk, 1, {30}, gradient);
   EXPECT_TRUE(validation_.CheckPush(chunk).ok());
-  SelectRowUpdate(table.optimizer.kind)(ScalarsForStep(table.optimizer, 0.1f, Step(3)),
-                                        gradient.data(), &row[0], &row[1], table.dim);
+  UpdateRow(ScalarsForStep(table.optimizer, 0.1f, Step(3)), gradient.data(), /*lookups=*/1, &row[0],
+            &row[1], table.dim);
   ASSERT_EQ(row[1], kInfinity);
   chunk = MakeChunk(1, 3);
   AddRange(&chunk, 1, {30}, row, wire::PushKind::kAssign);

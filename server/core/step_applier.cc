@@ -138,8 +138,8 @@ absl::Status StepApplier::ApplyGradients(float learning_rate, Step step) {
       merge.Run(work.blocks, table.layout().dim, task.piece);
       block = &merge.result();
     }
-    const UpdateScalars scalars =
-        ScalarsForStep(table.layout().optimizer, learning_rate, step + steps_before_);
+    const RowScalars scalars =
+        ScalarsForStep(table.layout().row_optimizer(), learning_rate, step + steps_before_);
     return table.ApplyGradients(block->keys, block->counts, block->gradients, scalars, step);
   });
 }

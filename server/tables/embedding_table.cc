@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/math/row_update.h"
 #include "server/tables/prefetch.h"
 
 namespace thermocline {
@@ -24,6 +26,10 @@ size_t MaxStripeRows(uint64_t budget_bytes, size_t row_bytes) {
   const uint64_t rows = budget_bytes / (row_bytes + kIndexBytesPerRow) / kNumStripes;
   return std::max<size_t>(kMinStripeRows, rows);
 }
+
+// The optimizers whose updates are compiled once for each of the usual dims. The others take a call
+// a row.
+constexpr bool HasFixedDims(OptimizerKind kind) { return kind <= OptimizerKind::kAdam; }
 
 void MarkChanged(RowMeta* meta, uint32_t changed) {
   meta->changed = std::max(meta->changed, changed);
@@ -78,8 +84,7 @@ void EmbeddingTable::GatherInitial(Key key, bool with_state, uint8_t* row) const
   if (with_state) {
     InitialRow(layout_, seed_, key, absl::MakeSpan(initial));
   } else {
-    InitialWeights(seed_, layout_.id, key, layout_.distribution, layout_.init_scale,
-                   absl::MakeSpan(initial));
+    InitialRowWeights(layout_, seed_, key, absl::MakeSpan(initial));
   }
   std::memcpy(row, initial.data(), initial.size() * sizeof(float));
 }
@@ -197,15 +202,44 @@ RowRef EmbeddingTable::Create(TableStripe& stripe, Key key, uint32_t place,
 }
 
 void EmbeddingTable::Initialize(Key key, RowRef ref) {
-  InitialWeights(seed_, layout_.id, key, layout_.distribution, layout_.init_scale,
-                 absl::MakeSpan(ref.weights, layout_.dim));
-  InitState(layout_.optimizer, absl::MakeSpan(storage_.State(ref.row), layout_.state_floats()));
+  InitialRowWeights(layout_, seed_, key, absl::MakeSpan(ref.weights, layout_.dim));
+  InitState(layout_.row_optimizer(), layout_.dim,
+            absl::MakeSpan(storage_.State(ref.row), layout_.state_floats()));
 }
 
-template <OptimizerKind kKind, int kDim, bool kUpdates>
+// The updates that Apply is compiled with. kDim: the dim, or 0 where only the layout knows it.
+
+template <OptimizerKind kKind, int kFixedDim>
+struct EmbeddingTable::PlainUpdate {
+  static constexpr int kDim = kFixedDim;
+  explicit PlainUpdate(const RowScalars& scalars) : scalars(scalars.vector) {}
+  void operator()(const float* gradient, uint32_t, float* weights, float* state, int dim) const {
+    UpdateWeights<kKind>(scalars, gradient, 0, weights, state, dim);
+  }
+  const UpdateScalars& scalars;
+};
+struct EmbeddingTable::AnyUpdate {
+  static constexpr int kDim = 0;
+  explicit AnyUpdate(const RowScalars& scalars)
+      : scalars(scalars), update(SelectRowUpdate(scalars)) {}
+  void operator()(const float* gradient, uint32_t lookups, float* weights, float* state,
+                  int dim) const {
+    update(scalars, gradient, lookups, weights, state, dim);
+  }
+  const RowScalars& scalars;
+  const RowUpdate update;
+};
+struct EmbeddingTable::NoUpdate {
+  static constexpr int kDim = 0;
+  explicit NoUpdate(const RowScalars&) {}
+};
+
+template <typename Update>
 void EmbeddingTable::Apply(const KeyBatch& batch, const PushedLookups& lookups,
-                           const float* gradients, const UpdateScalars& scalars, Misses* misses) {
-  const int dim = kDim > 0 ? kDim : layout_.dim;
+                           const float* gradients, const RowScalars& scalars, Misses* misses) {
+  const Update update(scalars);
+  constexpr bool kUpdates = !std::is_same_v<Update, NoUpdate>;
+  const int dim = Update::kDim > 0 ? Update::kDim : layout_.dim;
   const bool spilled = store_ != nullptr;
   const bool counts_first = layout_.min_count > 0;
   TableStripes::ForEachStripe(batch, [&](uint32_t s) {
@@ -236,9 +270,9 @@ void EmbeddingTable::Apply(const KeyBatch& batch, const PushedLookups& lookups,
         [&](const Entry& entry, RowRef ref) ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex) {
           if (ABSL_PREDICT_FALSE(ref.row == 0)) return;
           SaveForSnapshot(stripe, entry.key, ref.row);
-          if (kUpdates) {
-            UpdateRow<kKind>(scalars, gradients + size_t{entry.position} * dim, ref.weights,
-                             storage_.State(ref.row), dim);
+          if constexpr (kUpdates) {
+            update(gradients + size_t{entry.position} * dim, lookups.counts[entry.position],
+                   ref.weights, storage_.State(ref.row), dim);
           }
           RowMeta* meta = storage_.Meta(ref.row);
           meta->AddCount(lookups.counts[entry.position]);
@@ -249,34 +283,27 @@ void EmbeddingTable::Apply(const KeyBatch& batch, const PushedLookups& lookups,
   });
 }
 
-template <OptimizerKind kKind>
-EmbeddingTable::ApplyFunction EmbeddingTable::SelectApplyOf(int dim) {
-  switch (dim) {
-    case 16:
-      return &EmbeddingTable::Apply<kKind, 16>;
-    case 32:
-      return &EmbeddingTable::Apply<kKind, 32>;
-    case 64:
-      return &EmbeddingTable::Apply<kKind, 64>;
-    case 128:
-      return &EmbeddingTable::Apply<kKind, 128>;
-    default:
-      return &EmbeddingTable::Apply<kKind, 0>;
+EmbeddingTable::ApplyFunction EmbeddingTable::SelectApply(const RowScalars& scalars, int dim) {
+  if (scalars.has_first_order || scalars.vector.changes_gradients()) {
+    return &EmbeddingTable::Apply<AnyUpdate>;
   }
-}
-
-EmbeddingTable::ApplyFunction EmbeddingTable::SelectApply(const TableLayout& layout) {
-  switch (layout.optimizer.kind) {
-    case OptimizerKind::kSgd:
-      return SelectApplyOf<OptimizerKind::kSgd>(layout.dim);
-    case OptimizerKind::kAdagrad:
-      return SelectApplyOf<OptimizerKind::kAdagrad>(layout.dim);
-    case OptimizerKind::kRowWiseAdagrad:
-      return SelectApplyOf<OptimizerKind::kRowWiseAdagrad>(layout.dim);
-    case OptimizerKind::kAdam:
-      return SelectApplyOf<OptimizerKind::kAdam>(layout.dim);
-  }
-  CHECK(false);
+  return VisitOptimizer(scalars.vector.kind, [dim](auto kind) -> ApplyFunction {
+    if constexpr (HasFixedDims(kind())) {
+      switch (dim) {
+        case 16:
+          return &EmbeddingTable::Apply<PlainUpdate<kind(), 16>>;
+        case 32:
+          return &EmbeddingTable::Apply<PlainUpdate<kind(), 32>>;
+        case 64:
+          return &EmbeddingTable::Apply<PlainUpdate<kind(), 64>>;
+        case 128:
+          return &EmbeddingTable::Apply<PlainUpdate<kind(), 128>>;
+        default:
+          return &EmbeddingTable::Apply<PlainUpdate<kind(), 0>>;
+      }
+    }
+    return &EmbeddingTable::Apply<AnyUpdate>;
+  });
 }
 
 template <typename ChangedOf, typename SetRow>
@@ -327,8 +354,10 @@ absl::Status EmbeddingTable::Overwrite(absl::Span<const Key> keys, ChangedOf cha
 absl::Status EmbeddingTable::ApplyGradients(absl::Span<const Key> keys,
                                             absl::Span<const uint32_t> counts,
                                             absl::Span<const float> gradients,
-                                            const UpdateScalars& scalars, Step step) {
+                                            const RowScalars& scalars, Step step) {
   CHECK_EQ(gradients.size(), keys.size() * layout_.dim);
+  CHECK(scalars.vector.kind == layout_.optimizer.kind);
+  CHECK_EQ(scalars.has_first_order, layout_.first_order.has_value());
   return ApplyAll(keys, {counts, ChangedAt(step), /*have_gradients=*/true}, gradients.data(),
                   scalars);
 }
@@ -339,10 +368,10 @@ absl::Status EmbeddingTable::CountLookups(absl::Span<const Key> keys,
 }
 
 absl::Status EmbeddingTable::ApplyAll(absl::Span<const Key> keys, const PushedLookups& lookups,
-                                      const float* gradients, const UpdateScalars& scalars) {
+                                      const float* gradients, const RowScalars& scalars) {
   const size_t dim = lookups.have_gradients ? layout_.dim : 0;
   const ApplyFunction apply =
-      lookups.have_gradients ? apply_ : &EmbeddingTable::Apply<OptimizerKind::kSgd, 0, false>;
+      lookups.have_gradients ? SelectApply(scalars, layout_.dim) : &EmbeddingTable::Apply<NoUpdate>;
   CHECK_EQ(lookups.counts.size(), keys.size());
   Misses misses;
   stripes_.ForEachBatch(keys, [&](const KeyBatch& batch, size_t first) {
@@ -357,12 +386,13 @@ absl::Status EmbeddingTable::ApplyAll(absl::Span<const Key> keys, const PushedLo
     }
   });
   if (misses.empty()) return absl::OkStatus();
+  const RowUpdate update = SelectRowUpdate(scalars);
   return ChangeMissed(misses, &lookups, [&](const Miss& miss, uint32_t row, bool is_new) {
     float* weights = storage_.Weights(row);
     if (is_new) Initialize(miss.key, {weights, row});
     if (lookups.have_gradients) {
-      update_(scalars, gradients + miss.position * dim, weights, storage_.State(row),
-              static_cast<int>(dim));
+      update(scalars, gradients + miss.position * dim, lookups.counts[miss.position], weights,
+             storage_.State(row), static_cast<int>(dim));
     }
     RowMeta* meta = storage_.Meta(row);
     meta->AddCount(lookups.counts[miss.position]);
@@ -478,8 +508,6 @@ EmbeddingTable::EmbeddingTable(const TableLayout& layout, uint64_t job_seed, Tab
       store_(std::move(spill.store)),
       storage_(layout, store_ != nullptr),
       gather_(store_ != nullptr ? SelectGather<true>(layout.dim) : SelectGather<false>(layout.dim)),
-      apply_(SelectApply(layout)),
-      update_(SelectRowUpdate(layout.optimizer.kind)),
       stripes_(TableSalt(layout.id)),
       admission_(layout, &snapshot_),
       stored_row_bytes_(StoredRowBytes(layout)),

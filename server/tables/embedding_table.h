@@ -31,7 +31,6 @@
 #include "common/base/hash.h"
 #include "common/base/ids.h"
 #include "common/math/row_limit.h"
-#include "common/math/row_update.h"
 #include "common/math/sparse_optimizer.h"
 #include "common/math/table_spec.h"
 #include "server/storage/row_store.h"
@@ -71,12 +70,14 @@ class EmbeddingTable {
   absl::Status GatherRows(absl::Span<const Key> keys, uint8_t* rows,
                           ReadBack read_back = ReadBack::kKeep) const;
 
-  // Makes one optimizer update a key. A row that doesn't exist is created from its initial row
-  // first, once the key has layout.min_count lookups; until then its lookups are counted and the
-  // gradient is dropped. The rows remember `step`, which is being applied, as their last change.
-  //   counts: [n] lookups per key, added to the row's count; gradients: [n, dim]
+  // Makes one optimizer update a key, as UpdateRow(scalars) does. A row that doesn't exist is
+  // created from its initial row first, once the key has layout.min_count lookups; until then its
+  // lookups are counted and the gradient is dropped. The rows remember `step`, which is being
+  // applied, as their last change.
+  //   counts: [n] lookups per key, added to the row's count; gradients: [n, dim];
+  //   scalars: of the layout's optimizers
   absl::Status ApplyGradients(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
-                              absl::Span<const float> gradients, const UpdateScalars& scalars,
+                              absl::Span<const float> gradients, const RowScalars& scalars,
                               Step step);
   // The same for keys without a gradient: counts their lookups, and updates no row.
   absl::Status CountLookups(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
@@ -143,7 +144,7 @@ class EmbeddingTable {
   struct StoredRows;
   using GatherFunction = void (EmbeddingTable::*)(const KeyBatch&, uint8_t*, Misses*) const;
   using ApplyFunction = void (EmbeddingTable::*)(const KeyBatch&, const PushedLookups&,
-                                                 const float*, const UpdateScalars&, Misses*);
+                                                 const float*, const RowScalars&, Misses*);
 
   // Reads. In a table with a store, missing keys are appended to `misses`, with their positions in
   // the batch; else they read as initial rows. kDim: the dim, or 0 where only the layout knows it.
@@ -172,16 +173,18 @@ class EmbeddingTable {
   }
   void SaveImage(TableStripe& stripe, Key key, uint32_t row)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(stripe.mutex);
-  // Rows not in memory are created or, with a store, appended to `misses` unchanged. Without
-  // kUpdates there are no gradients.
-  template <OptimizerKind kKind, int kDim, bool kUpdates = true>
+  // Rows not in memory are created or, with a store, appended to `misses` unchanged. With NoUpdate
+  // there are no gradients.
+  template <OptimizerKind kKind, int kFixedDim>
+  struct PlainUpdate;  // One optimizer for all weights, and gradients as they are.
+  struct AnyUpdate;
+  struct NoUpdate;
+  template <typename Update>
   void Apply(const KeyBatch& batch, const PushedLookups& lookups, const float* gradients,
-             const UpdateScalars& scalars, Misses* misses);
+             const RowScalars& scalars, Misses* misses);
   absl::Status ApplyAll(absl::Span<const Key> keys, const PushedLookups& lookups,
-                        const float* gradients, const UpdateScalars& scalars);
-  template <OptimizerKind kKind>
-  static ApplyFunction SelectApplyOf(int dim);
-  static ApplyFunction SelectApply(const TableLayout& layout);
+                        const float* gradients, const RowScalars& scalars);
+  static ApplyFunction SelectApply(const RowScalars& scalars, int dim);
   // set_row(position, row) overwrites a row; changed_of(position) is its meta data's first value.
   template <typename ChangedOf, typename SetRow>
   absl::Status Overwrite(absl::Span<const Key> keys, ChangedOf changed_of, SetRow set_row);
@@ -227,8 +230,6 @@ class EmbeddingTable {
   const std::unique_ptr<RowStore> store_;  // Null: all rows stay in memory.
   mutable RowStorage storage_;             // A read may move rows to memory.
   const GatherFunction gather_;
-  const ApplyFunction apply_;
-  const RowUpdate update_;  // The same update as apply_ makes.
   mutable TableStripes stripes_;
   SnapshotProgress snapshot_;
   TableAdmission admission_;

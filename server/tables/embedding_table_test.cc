@@ -53,17 +53,17 @@ class ModelTable {
     uint32_t count = 0;
   };
 
-  explicit ModelTable(const TableLayout& layout)
-      : layout_(layout), update_(SelectRowUpdate(layout.optimizer.kind)) {}
+  explicit ModelTable(const TableLayout& layout) : layout_(layout) {}
 
   std::vector<float> Read(Key key) const {
     const auto found = rows_.find(key);
     return found != rows_.end() ? found->second.floats : Initial(key);
   }
-  void Apply(Key key, uint32_t count, const float* gradient, const UpdateScalars& scalars) {
+  void Apply(Key key, uint32_t count, const float* gradient, const RowScalars& scalars) {
     Row& row = rows_[key];
     if (row.floats.empty()) row.floats = Initial(key);
-    update_(scalars, gradient, row.floats.data(), row.floats.data() + layout_.dim, layout_.dim);
+    UpdateRow(scalars, gradient, count, row.floats.data(), row.floats.data() + layout_.dim,
+              layout_.dim);
     row.count += count;
   }
   void Count(Key key, uint32_t count) {
@@ -86,7 +86,6 @@ class ModelTable {
   }
 
   const TableLayout layout_;
-  const RowUpdate update_;
   std::unordered_map<Key, Row> rows_;
 };
 
@@ -153,7 +152,7 @@ TEST_P(ModelTest, RandomBatchesAgreeWithTheModel) {
       for (size_t i = 0; i < n; ++i) model.Count(keys[i], counts[i]);
     } else {
       const std::vector<float> gradients = RandomFloats(n * dim, random);
-      const UpdateScalars scalars = ScalarsForStep(layout.optimizer, 0.05f, Step(t));
+      const RowScalars scalars = ScalarsForStep(layout.row_optimizer(), 0.05f, Step(t));
       EXPECT_TRUE(table.ApplyGradients(keys, counts, gradients, scalars, Step(t)).ok());
       for (size_t i = 0; i < n; ++i) model.Apply(keys[i], counts[i], &gradients[i * dim], scalars);
     }
@@ -166,15 +165,13 @@ TEST_P(ModelTest, RandomBatchesAgreeWithTheModel) {
   EXPECT_EQ(table.rows_created(), model.rows().size());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    OptimizersAndDims, ModelTest,
-    testing::Combine(testing::Values(OptimizerKind::kSgd, OptimizerKind::kAdagrad,
-                                     OptimizerKind::kRowWiseAdagrad, OptimizerKind::kAdam),
-                     testing::Values(1, 3, 16, 32, 64, 100, 128, 256)),
-    [](const auto& info) {
-      return std::string(OptimizerKindName(std::get<0>(info.param))) + "_" +
-             std::to_string(std::get<1>(info.param));
-    });
+INSTANTIATE_TEST_SUITE_P(OptimizersAndDims, ModelTest,
+                         testing::Combine(testing::ValuesIn(kRowOptimizerKinds),
+                                          testing::Values(1, 3, 16, 32, 64, 100, 128, 256)),
+                         [](const auto& info) {
+                           return std::string(OptimizerKindName(std::get<0>(info.param))) + "_" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
 
 // 100,000 keys in some order, as `batch` keys a call.
 void InsertAll(std::vector<Key> keys, size_t batch, uint64_t shuffle_seed, EmbeddingTable* table) {
@@ -375,8 +372,7 @@ TEST(EmbeddingTableTest, ConcurrentReadersAndWritersSeeWholeRows) {
   constexpr size_t kKeys = 20000;
   constexpr int kRounds = 10;
   constexpr int kWriters = 2;
-  UpdateScalars scalars;
-  scalars.learning_rate = 1;
+  const UpdateScalars scalars = ScalarsForStep(layout.optimizer, 1.0f, Step(0));
   const auto write = [&](int writer) {
     std::mt19937_64 random(Seed() + writer);
     std::vector<Key> keys(kKeys);

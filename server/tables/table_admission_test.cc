@@ -52,8 +52,8 @@ class Model {
     }
     if (row.floats.empty()) row.floats = Initial(key);
     if (gradient == nullptr) return;
-    SelectRowUpdate(layout_.optimizer.kind)(scalars, gradient, row.floats.data(),
-                                            row.floats.data() + layout_.dim, layout_.dim);
+    UpdateRow(scalars, gradient, count, row.floats.data(), row.floats.data() + layout_.dim,
+              layout_.dim);
   }
   // The rules in full. Of max_rows: what was changed last in the newest step whose rows are too
   // many, or before, is forgotten with the step after.

@@ -115,9 +115,8 @@ void SequentialModel::ApplyGradient(TableId table, Key key, uint32_t count,
   if (row->floats.empty() && row->count < of_table.min_count) return;
   row = RowOf(table, key);
   if (gradient.empty()) return;
-  SelectRowUpdate(of_table.optimizer.kind)(
-      ScalarsForStep(of_table.optimizer, learning_rate, next_step_), gradient.data(),
-      row->floats.data(), row->floats.data() + of_table.dim, of_table.dim);
+  UpdateRow(ScalarsForStep(of_table.row_optimizer(), learning_rate, next_step_), gradient.data(),
+            count, row->floats.data(), row->floats.data() + of_table.dim, of_table.dim);
 }
 
 std::map<TableId, Step> SequentialModel::BeyondLimits() const {

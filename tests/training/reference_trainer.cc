@@ -187,12 +187,12 @@ class ReferenceTrainer {
   }
 
   void ApplyTo(const TableLayout& layout, Step step, const Rows& gradients, Rows* rows) {
-    const UpdateScalars scalars =
-        ScalarsForStep(layout.optimizer, LearningRateAt(job_.train().learning_rate(), step), step);
+    const RowScalars scalars = ScalarsForStep(
+        layout.row_optimizer(), LearningRateAt(job_.train().learning_rate(), step), step);
     for (const auto& [key, gradient] : gradients) {
       Row& row = rows->try_emplace(key, NewRow(layout, key)).first->second;
-      SelectRowUpdate(layout.optimizer.kind)(scalars, gradient.data(), row.data(),
-                                             row.data() + layout.dim, layout.dim);
+      UpdateRow(scalars, gradient.data(), /*lookups=*/0, row.data(), row.data() + layout.dim,
+                layout.dim);
     }
   }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/math/gradient_merge.h"
 #include "common/math/table_spec.h"
@@ -61,7 +62,8 @@ absl::Status DenseSlices::UpdateOwn(Step step, const UpdateScalars& scalars,
   const uint32_t num_ranks = exchange_->num_ranks();
   const int64_t own_blocks = blocks_of(exchange_->rank().value());
   const int64_t begin = by_rank_.begin_of(ServerIndex(exchange_->rank().value()));
-  const RowUpdate update = SelectRowUpdate(by_rank_.tensors()[0].layout.optimizer.kind);
+  CHECK(scalars.kind == by_rank_.tensors()[0].layout.optimizer.kind);
+  const RowUpdate update = SelectRowUpdate(scalars);
   auto updated = std::make_shared<BlockBytes>(own_blocks * kBlockBytes);
   {
     const BlockId id = {step, Phase::kDenseGradients};
@@ -85,8 +87,8 @@ absl::Status DenseSlices::UpdateOwn(Step step, const UpdateScalars& scalars,
                          by_rank_.TensorOf(block).layout.name, "' is not finite", kRateHint));
       }
       float* const row = &weights[block * kDenseBlockFloats];
-      update(scalars, sum.data(), row, state.data() + block * by_rank_.state_floats(),
-             kDenseBlockFloats);
+      update(scalars, sum.data(), /*lookups=*/0, row,
+             state.data() + block * by_rank_.state_floats(), kDenseBlockFloats);
       std::memcpy(updated->data() + i * kBlockBytes, row, kBlockBytes);
     }
   }

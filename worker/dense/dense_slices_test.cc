@@ -73,12 +73,11 @@ void UpdateAsServersDo(const DenseBlocks& blocks, int64_t step, uint32_t num_ran
   }
   GradientMerge merge;
   merge.Run(pushed, kDenseBlockFloats);
-  const RowUpdate update = SelectRowUpdate(blocks.tensors()[0].layout.optimizer.kind);
   for (size_t i = 0; i < keys.size(); ++i) {
     const Key key = merge.result().keys[i];
-    update(scalars, &merge.result().gradients[i * kDenseBlockFloats],
-           &parameters->weights[key * kDenseBlockFloats],
-           parameters->state.data() + key * blocks.state_floats(), kDenseBlockFloats);
+    UpdateRow(scalars, &merge.result().gradients[i * kDenseBlockFloats], /*lookups=*/0,
+              &parameters->weights[key * kDenseBlockFloats],
+              parameters->state.data() + key * blocks.state_floats(), kDenseBlockFloats);
   }
 }
 
@@ -92,6 +91,9 @@ class DenseSlicesTest : public testing::TestWithParam<OptimizerKind> {
       slices_.push_back(
           std::make_unique<DenseSlices>(tensors_, ClusterMap(3), exchanges_[rank].get()));
     }
+  }
+  UpdateScalars AnyScalars() const {
+    return ScalarsForStep(tensors_[0].layout.optimizer, 0.1f, Step(0));
   }
   // On a thread for each rank.
   void AtEveryRank(const std::function<void(uint32_t rank)>& run) {
@@ -162,7 +164,7 @@ TEST_P(DenseSlicesTest, ASumThatIsNotFiniteNamesStepAndTensor) {
     std::vector<float> gradients(own.weights.size());
     gradients[kBadBlock * kDenseBlockFloats + 7] = std::numeric_limits<float>::max();
     ASSERT_TRUE(slices_[rank]->PostGradients(Step(0), false, gradients).ok());
-    ends[rank] = slices_[rank]->UpdateOwn(Step(0), UpdateScalars{}, gradients,
+    ends[rank] = slices_[rank]->UpdateOwn(Step(0), AnyScalars(), gradients,
                                           absl::MakeSpan(own.weights), absl::MakeSpan(own.state));
   });
   for (const absl::Status& end : ends) {
@@ -182,9 +184,8 @@ TEST_P(DenseSlicesTest, DataThatEndAtDifferentStepsAreNamed) {
     Parameters own = InitialParameters(blocks_);
     const std::vector<float> gradients(own.weights.size());
     ASSERT_TRUE(slices_[rank]->PostGradients(Step(0), /*ends_data=*/rank == 2, gradients).ok());
-    const absl::Status end =
-        slices_[rank]->UpdateOwn(Step(0), UpdateScalars{}, gradients, absl::MakeSpan(own.weights),
-                                 absl::MakeSpan(own.state));
+    const absl::Status end = slices_[rank]->UpdateOwn(
+        Step(0), AnyScalars(), gradients, absl::MakeSpan(own.weights), absl::MakeSpan(own.state));
     EXPECT_EQ(end.code(), absl::StatusCode::kInvalidArgument) << end;
     EXPECT_TRUE(absl::StrContains(end.message(),
                                   "the workers see different data: those of rank 2 end with step "
@@ -203,7 +204,7 @@ TEST_P(DenseSlicesTest, OtherFilesAreFoundInTheFirstStep) {
     Parameters own = InitialParameters(blocks_);
     const std::vector<float> gradients(own.weights.size());
     ASSERT_TRUE(slices.PostGradients(Step(0), false, gradients).ok());
-    EXPECT_EQ(slices.UpdateOwn(Step(0), UpdateScalars{}, gradients, absl::MakeSpan(own.weights),
+    EXPECT_EQ(slices.UpdateOwn(Step(0), AnyScalars(), gradients, absl::MakeSpan(own.weights),
                                absl::MakeSpan(own.state)),
               absl::InvalidArgumentError(absl::StrCat(
                   "the workers see different data: those of rank 1 are not those of rank 0; rank ",
@@ -227,9 +228,7 @@ TEST_P(DenseSlicesTest, ABlockOfAnotherSizeNamesItsSender) {
       << end;
 }
 
-INSTANTIATE_TEST_SUITE_P(Optimizers, DenseSlicesTest,
-                         testing::Values(OptimizerKind::kSgd, OptimizerKind::kAdagrad,
-                                         OptimizerKind::kRowWiseAdagrad, OptimizerKind::kAdam),
+INSTANTIATE_TEST_SUITE_P(Optimizers, DenseSlicesTest, testing::ValuesIn(kAllOptimizerKinds),
                          [](const auto& info) { return absl::StrCat("Case", info.index); });
 
 }  // namespace

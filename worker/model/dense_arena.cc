@@ -3,6 +3,7 @@
 #include "absl/types/span.h"
 #include "common/base/check.h"
 #include "common/math/sparse_optimizer.h"
+#include "common/math/table_spec.h"
 
 namespace thermocline {
 
@@ -20,7 +21,11 @@ DenseArena::DenseArena(Device* device, const std::vector<DenseTable>& tensors) {
   state_ = device->Allocate(sizeof(float) * state_floats_);
   if (tensors.empty()) return;
   std::vector<float> first_state(state_floats_);
-  InitState(tensors[0].layout.optimizer, absl::MakeSpan(first_state));
+  const int block_floats = tensors[0].layout.state_floats();
+  for (int64_t begin = 0; begin < state_floats_; begin += block_floats) {
+    InitState(tensors[0].layout.optimizer, kDenseBlockFloats,
+              absl::MakeSpan(first_state).subspan(begin, block_floats));
+  }
   device->CopyToDevice(state_->data(), first_state.data(), sizeof(float) * state_floats_,
                        Stream::kCompute);
 }

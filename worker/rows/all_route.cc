@@ -214,9 +214,9 @@ void AllRoute::UpdateRows(const StepContext& context) {
     }
     std::copy(merged.gradients.begin(), merged.gradients.end(), gradients.host.begin());
     // The device only reads the gradients.
-    updates.push_back(parts_.slabs->UpdateOf(
+    parts_.slabs->AppendUpdatesOf(
         t, context, FloatMatrix(const_cast<float*>(gradients.device.data), n, TableOf(t).dim),
-        rows.device));
+        rows.device, &updates);
     NoteOwnUpdates(t, rows.host, merged.counts);
   }
   transfers_.upload.Send(Stream::kCompute);

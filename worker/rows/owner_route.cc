@@ -303,7 +303,7 @@ void OwnerRoute::UpdateHeld(StepContext* context) {
     // The device only reads the gradients.
     const Matrix merged = FloatMatrix(const_cast<float*>(table.merged.device.data),
                                       static_cast<int32_t>(table.requested_rows.size), DimOf(t));
-    updates.push_back(parts_.slabs->UpdateOf(t, *context, merged, table.requested_rows));
+    parts_.slabs->AppendUpdatesOf(t, *context, merged, table.requested_rows, &updates);
   }
   context->owner_transfers->upload.Send(Stream::kCompute);
   parts_.device->SparseUpdate(updates);

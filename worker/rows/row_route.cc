@@ -44,7 +44,7 @@ class LocalRoute : public RowRoute {
       const TableTransfers& table = context->table_transfers[t];
       const Matrix gradients = context->tables[t].gradients;
       const auto pulled = static_cast<int32_t>(table.pulled_positions.size);
-      updates.push_back(parts_.slabs->UpdateOf(t, *context, gradients, UpdatedRows(t, context)));
+      parts_.slabs->AppendUpdatesOf(t, *context, gradients, UpdatedRows(t, context), &updates);
       gathers.push_back({gradients, table.pulled_positions,
                          FloatMatrix(table.gradients.device.data, pulled, gradients.cols)});
       // The servers must count the lookups of rows without a gradient, too.

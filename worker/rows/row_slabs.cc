@@ -122,11 +122,12 @@ void RowSlabs::PlaceLoaded(size_t t, StepContext* context, std::vector<RowCopy>*
   }
 }
 
-RowUpdateGroup RowSlabs::UpdateOf(size_t t, const StepContext& context, Matrix gradients,
-                                  DeviceSpan<const int32_t> rows) {
-  const OptimizerConfig& optimizer = options_.tables[t].optimizer;
-  return {optimizer, ScalarsForStep(optimizer, context.learning_rate, context.optimizer_step()),
-          gradients, rows, SlabOf(t).CachedRows()};
+void RowSlabs::AppendUpdatesOf(size_t t, const StepContext& context, Matrix gradients,
+                               DeviceSpan<const int32_t> rows,
+                               std::vector<RowUpdateGroup>* updates) {
+  AppendUpdates(ScalarsForStep(options_.tables[t].row_optimizer(), context.learning_rate,
+                               context.optimizer_step()),
+                gradients, rows, SlabOf(t).CachedRows(), updates);
 }
 
 void RowSlabs::NoteUpdates(size_t t, absl::Span<const int32_t> rows,

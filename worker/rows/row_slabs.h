@@ -42,10 +42,10 @@ class RowSlabs {
   // servers' go to the host, pulled ones into their slabs. REQUIRES: the pulls are over.
   void Place(StepContext* context, std::vector<RowCopy>* gathers, std::vector<RowCopy>* scatters);
 
-  // The update of the rows of table t that are held.
+  // Appends the updates of the rows of table t that are held.
   //   gradients: [n, dim], rows: [n] of the slab, device; those in staging are passed over
-  RowUpdateGroup UpdateOf(size_t t, const StepContext& context, Matrix gradients,
-                          DeviceSpan<const int32_t> rows);
+  void AppendUpdatesOf(size_t t, const StepContext& context, Matrix gradients,
+                       DeviceSpan<const int32_t> rows, std::vector<RowUpdateGroup>* updates);
   // Notes that update, which stands for counts[i] lookups of rows[i]. Rows that it passed over
   // since they have no gradient count as updated.
   void NoteUpdates(size_t t, absl::Span<const int32_t> rows, absl::Span<const uint32_t> counts);

@@ -135,8 +135,7 @@ TEST(ChunkSplitTest, NoMessageIsOverTheLimit) {
 // table's dim beyond kMaxDim: so every row that a job may have fits.
 TEST(ChunkSplitTest, TheLargestRowFitsTheSmallestMessage) {
   constexpr size_t kSmallestMessage = 64 << 10;
-  for (const OptimizerKind kind : {OptimizerKind::kSgd, OptimizerKind::kAdagrad,
-                                   OptimizerKind::kRowWiseAdagrad, OptimizerKind::kAdam}) {
+  for (const OptimizerKind kind : kAllOptimizerKinds) {
     OptimizerConfig optimizer;
     optimizer.kind = kind;
     const size_t width = kMaxDim + StateFloats(optimizer, kMaxDim);

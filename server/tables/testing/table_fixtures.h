@@ -106,7 +106,7 @@ class Changer {
     const std::vector<uint32_t> counts(keys.size(), 1);
     EXPECT_TRUE(table_
                     ->ApplyGradients(keys, counts, RandomFloats(keys.size() * layout.dim),
-                                     ScalarsForStep(layout.optimizer, 0.1f, step_), step_)
+                                     ScalarsForStep(layout.row_optimizer(), 0.1f, step_), step_)
                     .ok());
     if (random_() % 2 == 0) {
       const std::vector<Key> written = RandomKeys();

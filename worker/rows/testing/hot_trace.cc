@@ -7,6 +7,7 @@
 #include "common/base/hash.h"
 #include "common/math/gradient_merge.h"
 #include "common/math/sparse_optimizer.h"
+#include "common/math/testing/random_optimizers.h"
 
 namespace thermocline {
 namespace {
@@ -15,8 +16,7 @@ void DrawHotTables(Random* random, HotTrace* trace) {
   std::vector<TableLayout> layouts(2);
   for (TableLayout& layout : layouts) {
     layout.dim = std::vector<int>{1, 2, 3, 4, 8, 16}[random->Draw(0, 5)];
-    layout.optimizer.kind = static_cast<OptimizerKind>(random->Draw(0, 3));
-    layout.optimizer.initial_accumulator = 0.5f;
+    DrawRowOptimizers([&](int n) { return random->Draw(0, n - 1); }, &layout);
     layout.init_scale = 0.5f;
   }
   for (int t = 0; t < random->Draw(1, 3); ++t) {
@@ -157,9 +157,9 @@ void HotModel::Apply(Step step, const PlannedStep& planned, Rows* rows) const {
     }
     for (const auto& [key, sum] : sums) {
       ServerRow& row = rows->try_emplace({layout.id.value(), key}, NewRow(t, key)).first->second;
-      SelectRowUpdate(layout.optimizer.kind)(
-          ScalarsForStep(layout.optimizer, LearningRateOf(step), step), sum.values.data(),
-          row.values.data(), row.values.data() + layout.dim, layout.dim);
+      UpdateRow(ScalarsForStep(layout.row_optimizer(), LearningRateOf(step), step),
+                sum.values.data(), sum.lookups, row.values.data(), row.values.data() + layout.dim,
+                layout.dim);
       row.lookups += sum.lookups;
     }
   }

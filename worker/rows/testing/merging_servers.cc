@@ -187,9 +187,8 @@ void MergingServers::Apply(Server* server, Step step, float learning_rate) {
     EXPECT_EQ(assigned.count(key), 0u) << "row assigned beside a gradient in step " << step;
     ServerRow& row = Find(key, &server->rows);
     row.lookups += sum.lookups;
-    SelectRowUpdate(layout.optimizer.kind)(ScalarsForStep(layout.optimizer, learning_rate, step),
-                                           sum.values.data(), row.values.data(),
-                                           row.values.data() + layout.dim, layout.dim);
+    UpdateRow(ScalarsForStep(layout.row_optimizer(), learning_rate, step), sum.values.data(),
+              sum.lookups, row.values.data(), row.values.data() + layout.dim, layout.dim);
   }
   server->pushes.erase(step);
   server->applied = step;

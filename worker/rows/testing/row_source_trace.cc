@@ -1,6 +1,7 @@
 #include "worker/rows/testing/row_source_trace.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/math/testing/random_optimizers.h"
 #include "worker/session/transport.h"
 
 namespace thermocline {
@@ -9,8 +10,7 @@ namespace {
 TableLayout DrawLayout(Random* random) {
   TableLayout layout;
   layout.dim = std::vector<int>{1, 2, 3, 4, 8, 16}[random->Draw(0, 5)];
-  layout.optimizer.kind = static_cast<OptimizerKind>(random->Draw(0, 3));
-  layout.optimizer.initial_accumulator = 0.5f;
+  DrawRowOptimizers([&](int n) { return random->Draw(0, n - 1); }, &layout);
   layout.init_scale = 0.5f;
   return layout;
 }

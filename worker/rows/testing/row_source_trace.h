@@ -80,9 +80,8 @@ struct RowTrace {
   void Descend(const TableKey& key, float learning_rate, Step step, const float* gradient,
                Floats* row) const {
     const TableLayout& layout = layouts.at(key.first);
-    SelectRowUpdate(layout.optimizer.kind)(ScalarsForStep(layout.optimizer, learning_rate, step),
-                                           gradient, row->data(), row->data() + layout.dim,
-                                           layout.dim);
+    UpdateRow(ScalarsForStep(layout.row_optimizer(), learning_rate, step), gradient,
+              /*lookups=*/0, row->data(), row->data() + layout.dim, layout.dim);
   }
 };
 
