@@ -188,9 +188,14 @@ absl::Status ReadClipping(const Optimizer& proto, OptimizerConfig* config) {
   return absl::InvalidArgumentError("cow_clip.ratio and cow_clip.floor are 0; one must be above");
 }
 
-absl::Status OnlyFor(absl::string_view what, absl::string_view field, bool is_set) {
+absl::Status OnlyFor(absl::string_view what, absl::string_view field, float value) {
+  if (value == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", value, "; it is for ", what, " alone"));
+}
+absl::Status IsOnlyFor(absl::string_view what, absl::string_view field, bool is_set) {
   if (!is_set) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, " is for ", what, " alone"));
+  return absl::InvalidArgumentError(absl::StrCat(field, " is set; it is for ", what, " alone"));
 }
 
 template <OptimizerKind kKind, bool kChanges>
@@ -261,13 +266,13 @@ Optimizer OptimizerToProto(const OptimizerConfig& config) {
 }
 
 absl::Status CheckForRows(const OptimizerConfig& config) {
-  RETURN_IF_ERROR(OnlyFor("dense_optimizer", "adam_w", config.kind == OptimizerKind::kAdamW));
-  return OnlyFor("dense_optimizer", "clip_global_norm", config.clip_global_norm > 0);
+  RETURN_IF_ERROR(IsOnlyFor("dense_optimizer", "adam_w", config.kind == OptimizerKind::kAdamW));
+  return OnlyFor("dense_optimizer", "clip_global_norm", config.clip_global_norm);
 }
 
 absl::Status CheckForDense(const OptimizerConfig& config) {
-  RETURN_IF_ERROR(OnlyFor("rows", "clip_norm", config.clip_norm > 0));
-  return OnlyFor("rows", "cow_clip", config.has_cow_clip());
+  RETURN_IF_ERROR(OnlyFor("rows", "clip_norm", config.clip_norm));
+  return IsOnlyFor("rows", "cow_clip", config.has_cow_clip());
 }
 
 int StateFloats(OptimizerKind kind, int dim) {

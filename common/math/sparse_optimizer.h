@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/base/host_device.h"
 #include "common/base/ids.h"
 
 namespace thermocline {
@@ -124,9 +125,11 @@ struct UpdateScalars {
   float clip_value = 0, clip_norm = 0;
   float cow_clip_ratio = 0, cow_clip_floor = 0;
 
-  bool has_cow_clip() const { return cow_clip_ratio > 0 || cow_clip_floor > 0; }
+  THERMOCLINE_HOST_DEVICE bool has_cow_clip() const {
+    return cow_clip_ratio > 0 || cow_clip_floor > 0;
+  }
   // Whether gradients are clipped, or weights decay through them.
-  bool changes_gradients() const {
+  THERMOCLINE_HOST_DEVICE bool changes_gradients() const {
     return clip_value > 0 || clip_norm > 0 || has_cow_clip() ||
            (weight_decay > 0 && kind != OptimizerKind::kAdamW);
   }

@@ -508,13 +508,13 @@ TEST(OptimizerFromProtoTest, SomeFieldsAreForRowsOrForDenseParametersAlone) {
   EXPECT_TRUE(CheckForRows(ConfigOf("ftrl {} clip_norm: 1 cow_clip {}")).ok());
   EXPECT_TRUE(CheckForDense(ConfigOf("adam_w {} clip_global_norm: 1 clip_value: 1")).ok());
   EXPECT_EQ(CheckForRows(ConfigOf("adam_w {}")),
-            absl::InvalidArgumentError("adam_w is for dense_optimizer alone"));
+            absl::InvalidArgumentError("adam_w is set; it is for dense_optimizer alone"));
   EXPECT_EQ(CheckForRows(ConfigOf("sgd {} clip_global_norm: 1")),
-            absl::InvalidArgumentError("clip_global_norm is for dense_optimizer alone"));
+            absl::InvalidArgumentError("clip_global_norm is 1; it is for dense_optimizer alone"));
   EXPECT_EQ(CheckForDense(ConfigOf("sgd {} clip_norm: 1")),
-            absl::InvalidArgumentError("clip_norm is for rows alone"));
+            absl::InvalidArgumentError("clip_norm is 1; it is for rows alone"));
   EXPECT_EQ(CheckForDense(ConfigOf("sgd {} cow_clip {}")),
-            absl::InvalidArgumentError("cow_clip is for rows alone"));
+            absl::InvalidArgumentError("cow_clip is set; it is for rows alone"));
 }
 
 }  // namespace

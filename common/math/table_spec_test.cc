@@ -23,6 +23,17 @@ TableLayout MakeLayout() {
   return layout;
 }
 
+// Vectors of 5 weights, and a first-order weight.
+TableLayout WithFirstOrder() {
+  TableLayout layout = MakeLayout();
+  FirstOrderWeight& weight = layout.first_order.emplace();
+  weight.optimizer.kind = OptimizerKind::kFtrl;
+  weight.optimizer.initial_accumulator = 0.5f;
+  weight.optimizer.l1 = 2;
+  weight.init_scale = 0.125f;
+  return layout;
+}
+
 TEST(TableLayoutTest, RoundTrips) {
   TableLayout sparse = MakeLayout();
   TableLayout dense = MakeLayout();
@@ -39,7 +50,12 @@ TEST(TableLayoutTest, RoundTrips) {
   constant.init_scale = -0.5f;
   sparse.min_count = 3;
   dense.unused_steps = 1000;
-  for (const TableLayout& layout : {sparse, dense, normal, truncated, constant}) {
+  const TableLayout first_order = WithFirstOrder();
+  TableLayout alone = first_order;
+  alone.dim = 1;
+  alone.first_order->distribution = InitialDistribution::kNormal;
+  for (const TableLayout& layout :
+       {sparse, dense, normal, truncated, constant, first_order, alone}) {
     const auto again = TableLayoutFromProto(TableLayoutToProto(layout));
     ASSERT_TRUE(again.ok()) << again.status();
     EXPECT_TRUE(*again == layout);
@@ -47,6 +63,9 @@ TEST(TableLayoutTest, RoundTrips) {
   }
   EXPECT_EQ(sparse.row_floats(), 12);
   EXPECT_EQ(dense.row_floats(), 18);
+  EXPECT_EQ(first_order.row_floats(), 6 + 5 + 2);
+  EXPECT_EQ(first_order.vector_dim(), 5);
+  EXPECT_EQ(alone.row_floats(), 1 + 2);
 }
 
 void ExpectRefused(const TableSpec& proto, const std::string& named) {
@@ -87,6 +106,18 @@ TEST(TableLayoutTest, RefusesBadValuesAndNamesThem) {
   bad = good;
   bad.set_role(static_cast<TableSpec::Role>(7));
   ExpectRefused(bad, "role 7");
+  bad = good;
+  bad.mutable_optimizer()->mutable_adam_w();
+  ExpectRefused(bad, "adam_w is set; it is for dense_optimizer alone");
+  bad = TableLayoutToProto(WithFirstOrder());
+  bad.mutable_first_order()->mutable_optimizer()->mutable_ftrl()->set_l1(-1);
+  ExpectRefused(bad, "first-order weights: l1 is -1");
+  bad = TableLayoutToProto(WithFirstOrder());
+  bad.mutable_first_order()->clear_initializer();
+  ExpectRefused(bad, "first-order weights: no initializer is set");
+  bad = TableLayoutToProto(WithFirstOrder());
+  bad.set_role(TableSpec::DENSE);
+  ExpectRefused(bad, "a dense tensor has no first-order weights");
 }
 
 TEST(TableLayoutTest, DescribeDifferenceNamesTheField) {
@@ -120,6 +151,23 @@ TEST(TableLayoutTest, DescribeDifferenceNamesTheField) {
   there.unused_steps = 2;
   EXPECT_EQ(DescribeDifference(here, there),
             "table 'C3': eviction.unused_steps is 0 here, 2 there");
+  const TableLayout weight = WithFirstOrder();
+  EXPECT_EQ(DescribeDifference(here, weight),
+            "table 'C3': rows have no first-order weight here, one there");
+  EXPECT_EQ(DescribeDifference(weight, here),
+            "table 'C3': rows have a first-order weight here, none there");
+  there = weight;
+  there.first_order->optimizer.kind = OptimizerKind::kSgd;
+  EXPECT_EQ(DescribeDifference(weight, there),
+            "table 'C3': the first-order weights' optimizer is ftrl here, sgd there");
+  there = weight;
+  there.first_order->optimizer.l1 = 3;
+  EXPECT_EQ(DescribeDifference(weight, there),
+            "table 'C3': the first-order weights' optimizer has other settings");
+  there = weight;
+  there.first_order->init_scale = 3;
+  EXPECT_EQ(DescribeDifference(weight, there),
+            "table 'C3': the first-order weights' initializer differs");
   there = here;
   there.role = TableRole::kDense;
   EXPECT_NE(DescribeDifference(here, there).find("role"), std::string::npos);
@@ -151,6 +199,23 @@ TEST(InitialRowTest, IsInitialWeightsThenInitialState) {
                  absl::MakeSpan(weights));
   weights.resize(layout.row_floats(), 0.25f);
   EXPECT_EQ(row, weights);
+}
+
+TEST(InitialRowTest, AFirstOrderWeightBeginsByItself) {
+  TableLayout layout = WithFirstOrder();
+  std::vector<float> row(layout.row_floats(), 77.0f);
+  InitialRow(layout, 5, 123, absl::MakeSpan(row));
+  std::vector<float> expected(5);
+  InitialWeights(5, layout.id, 123, InitialDistribution::kUniform, layout.init_scale,
+                 absl::MakeSpan(expected));
+  expected.insert(expected.end(), {0.125f, 0.25f, 0.25f, 0.25f, 0.25f, 0.25f, 0.5f, 0});
+  EXPECT_EQ(row, expected);
+  // It repeats none of the vector's weights.
+  layout.first_order->distribution = InitialDistribution::kUniform;
+  layout.first_order->init_scale = layout.init_scale;
+  InitialRow(layout, 5, 123, absl::MakeSpan(row));
+  EXPECT_EQ(std::count(row.begin(), row.begin() + 6, row[5]), 1);
+  EXPECT_NE(row[5], 0.125f);
 }
 
 }  // namespace

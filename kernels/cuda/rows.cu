@@ -40,18 +40,18 @@ bool NeedsSums(const UpdateScalars& scalars) {
 }
 
 // common/math/row_update.h's UpdateWeights over the lanes of a row. dim 0: this thread has no row.
-template <OptimizerKind kKind, bool kChanges>
-__device__ void UpdateByLanes(const UpdateScalars& s, float scale, RowPointers row, int32_t dim,
-                              int lane) {
+template <OptimizerKind kKind>
+__device__ void UpdateByLanes(const UpdateScalars& s, bool changes, float scale, RowPointers row,
+                              int32_t dim, int lane) {
   using Rule = OptimizerRule<kKind>;
-  if (kChanges && s.clip_norm > 0) {
+  if (changes && s.clip_norm > 0) {
     const float squares =
         SumOfSquaresByLanes(dim, lane, [&](int i) { return ClipValue(s, row.gradient[i]); });
     scale *= ClipScale(s, /*lookups=*/0, squares, /*weight_squares=*/0.0f);
   }
   const auto gradient = [&](int i) {
-    return kChanges ? ClippedAndDecayed<kKind>(s, scale, row.gradient[i], row.weights[i])
-                    : row.gradient[i];
+    return changes ? ClippedAndDecayed<kKind>(s, scale, row.gradient[i], row.weights[i])
+                   : row.gradient[i];
   };
   float rate = s.learning_rate;
   if (Rule::kStatesPerRow > 0) {
@@ -76,11 +76,8 @@ __device__ void UpdateByLanes(const UpdateScalars& s, const float* scale, RowPoi
                               int32_t dim, int lane) {
   const bool changes = scale != nullptr || s.changes_gradients();
   VisitOptimizer(s.kind, [&](auto kind) {
-    if (changes) {
-      UpdateByLanes<kind(), true>(s, scale == nullptr ? 1.0f : *scale, row, dim, lane);
-    } else {
-      UpdateByLanes<kind(), false>(s, 1.0f, row, dim, lane);
-    }
+    UpdateByLanes<decltype(kind)::value>(s, changes, scale == nullptr ? 1.0f : *scale, row, dim,
+                                         lane);
   });
 }
 

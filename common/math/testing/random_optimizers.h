@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "common/math/table_spec.h"
+#include "proto/job.pb.h"
 
 namespace thermocline {
 
@@ -20,7 +21,8 @@ OptimizerConfig DrawOptimizer(Draw draw) {
   if (draw(3) == 0) optimizer.weight_decay = 0.05f;
   if (draw(3) == 0) optimizer.clip_value = 0.75f;
   if (draw(3) == 0) optimizer.clip_norm = 0.5f;
-  return optimizer;
+  // What the kind doesn't have keeps its default.
+  return *OptimizerFromProto(OptimizerToProto(optimizer));
 }
 
 // The optimizers of a table that is drawn; half of them have first-order weights. Devices know no
