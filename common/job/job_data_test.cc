@@ -87,6 +87,37 @@ feature { name: "C1" table: "C1" pooling: SUM columns: 1 })");
   EXPECT_TRUE(MessageDifferencer::Equals(now, old));
 }
 
+// Precision and initializer, too, stood in `dlrm`.
+TEST(ResolveData, OldJobsOfADlrmMeanTheSame) {
+  const std::string data = "data { format: CRITEO_TSV path: 'p' } device: CUDA ";
+  const Job now = Parse(data + "precision: TF32 initializer { reference {} }");
+  const Job old = Parse(data, {"dlrm.precision=TF32", "dlrm.initializer={reference {}}"});
+  EXPECT_TRUE(MessageDifferencer::Equals(now, old));
+  EXPECT_TRUE(MessageDifferencer::Equals(
+      now, Parse(data + "precision: TF32", {"dlrm.precision=TF32", "initializer={reference {}}"})));
+  ExpectStable(now);
+  EXPECT_EQ(DescribeModel(old).precision, TF32);
+  EXPECT_TRUE(DescribeModel(old).tensors[0].initializer.has_reference());
+}
+
+TEST(ValidateJob, PrecisionAndInitializerAreNotWrittenTwice) {
+  const auto error = [](const std::string& text, const std::vector<std::string>& overrides) {
+    const auto job = ParseJob(
+        absl::StrCat("name: 'j' data { format: CRITEO_TSV path: 'p' }\n", text, "\n", kModel), "j",
+        overrides);
+    EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(job.status().message());
+  };
+  EXPECT_EQ(error("precision: BFLOAT16", {"dlrm.precision=TF32"}),
+            "--set dlrm.precision=TF32: dlrm.precision is TF32, and precision is BFLOAT16; write "
+            "precision alone");
+  EXPECT_EQ(error("initializer { reference {} }", {"dlrm.initializer={glorot_uniform {}}"}),
+            "--set dlrm.initializer={glorot_uniform {}}: dlrm.initializer is set, and initializer "
+            "is another; write initializer alone");
+  EXPECT_EQ(error("device: CPU precision: TF32", {}),
+            "j:2: precision is TF32; device CPU knows FLOAT32 alone");
+}
+
 // `job` whose task learns `label`, as resolving it leaves it.
 Job Learning(const std::string& label, Job job) {
   if (job.task_size() == 0) job.add_task();

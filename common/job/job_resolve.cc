@@ -336,6 +336,17 @@ void ResolveTasks(Job* job) {
   }
 }
 
+// Earlier versions had both in `dlrm`. Where the user wrote two that differ, ValidateJob says so.
+void ResolvePrecision(Job* job) {
+  Dlrm* const dlrm = job->mutable_dlrm();
+  if (job->precision() == FLOAT32) job->set_precision(dlrm->precision());
+  if (dlrm->has_initializer() && !job->has_initializer()) {
+    *job->mutable_initializer() = dlrm->initializer();
+  }
+  dlrm->clear_precision();
+  dlrm->clear_initializer();
+}
+
 void ResolveFae(Fae* fae) {
   Fae::Schedule* const schedule = fae->mutable_schedule();
   SET_DEFAULT(schedule, rate, 50);
@@ -358,6 +369,7 @@ void ResolveCalibration(Calibration* calibration) {
 void ResolveJob(Job* job) {
   ResolveData(job);
   ResolveTasks(job);
+  if (job->has_dlrm()) ResolvePrecision(job);
   ResolveTables(job);
   // A script has its own optimizer.
   if (!job->has_worker()) {

@@ -217,6 +217,7 @@ class Validator {
     if (!job_.has_worker()) {
       RETURN_IF_ERROR(CheckOptimizer("dense_optimizer", job_.dense_optimizer()));
     }
+    RETURN_IF_ERROR(CheckWrittenOnce());
     RETURN_IF_ERROR(CheckModelStanza());
     RETURN_IF_ERROR(CheckTrain());
     RETURN_IF_ERROR(CheckLearningRate());
@@ -334,6 +335,24 @@ class Validator {
     return source_.Error(
         absl::StrCat("table[", unread.begin()->second, "].name"),
         absl::StrCat("is '", unread.begin()->first, "', but no feature reads this table"));
+  }
+
+  // Precision and initializer may stand in `dlrm` as well: earlier versions had them there.
+  absl::Status CheckWrittenOnce() const {
+    const Job& written = source_.job();
+    const Precision of_dlrm = written.dlrm().precision();
+    if (of_dlrm != FLOAT32 && of_dlrm != job_.precision()) {
+      return source_.Error(
+          "dlrm.precision",
+          absl::StrCat("is ", Precision_Name(of_dlrm), ", and precision is ",
+                       Precision_Name(job_.precision()), "; write precision alone"));
+    }
+    if (written.dlrm().has_initializer() &&
+        written.dlrm().initializer().kind_case() != job_.initializer().kind_case()) {
+      return source_.Error("dlrm.initializer",
+                           "is set, and initializer is another; write initializer alone");
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckModelStanza() const {
@@ -509,8 +528,10 @@ class Validator {
   absl::Status CheckDevice() const {
     const ModelSpec model = DescribeModel(job_);
     if (job_.device() == Job::CPU && model.needs_gpu()) {
-      return source_.Error(model.precision_field, absl::StrCat("is ", model.precision_name(),
-                                                               "; device CPU knows FLOAT32 alone"));
+      const bool is_of_dlrm = source_.job().precision() == FLOAT32;
+      return source_.Error(
+          is_of_dlrm ? "dlrm.precision" : "precision",
+          absl::StrCat("is ", model.precision_name(), "; device CPU knows FLOAT32 alone"));
     }
     return DeviceRowsValidator(job_, source_).Run();
   }

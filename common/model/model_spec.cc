@@ -109,20 +109,13 @@ ModelSpec DescribeModel(const Job& job, const ModelInputs& inputs) {
   const std::vector<std::string> presets = PresetsOf(job);
   spec.size_fields = presets.empty() ? "layer" : presets[0];
   spec.precision = job.precision();
-  spec.precision_field = "precision";
-  if (job.has_dlrm() && job.dlrm().precision() != FLOAT32) {
-    spec.precision = job.dlrm().precision();
-    spec.precision_field = "dlrm.precision";
-  }
   Job expanded = job;
   ExpandPreset(inputs, &expanded);
   const std::optional<ModelError> error = AddLayers(expanded, &spec);
   CHECK(!error.has_value());
-  const LayerInitializer& initializer =
-      job.has_initializer() ? job.initializer() : job.dlrm().initializer();
   for (DenseTensor& tensor : spec.tensors) {
     if (tensor.initializer.kind_case() == LayerInitializer::KIND_NOT_SET) {
-      tensor.initializer = initializer;
+      tensor.initializer = job.initializer();
     }
   }
   return spec;

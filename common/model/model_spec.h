@@ -42,8 +42,8 @@ struct ModelSpec {
 
   // What a GPU multiplies matrices with.
   Precision precision = FLOAT32;
-  // For messages: the job's fields that make the tensors large, and the one of the precision.
-  std::string size_fields, precision_field;
+  // For messages: the job's fields that make the tensors large.
+  std::string size_fields;
 
   // Whether only a GPU has products of this precision.
   bool needs_gpu() const { return precision != FLOAT32; }

@@ -34,7 +34,7 @@ absl::StatusOr<WorkerDevice> MakeCpu(const Job& job, const absl::Status& no_cuda
   const ModelSpec model = DescribeModel(job);
   if (model.needs_gpu()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(model.precision_field, " is ", model.precision_name(),
+        absl::StrCat("precision is ", model.precision_name(),
                      ", which needs a CUDA device: ", no_cuda.message()));
   }
   return WorkerDevice{MakeCpuDevice(options), "CPU", ""};
