@@ -48,7 +48,20 @@ TableLayout SparseLayout(const Table& table, uint32_t id) {
   return layout;
 }
 
-void AddSparse(const Job& resolved, JobTables* tables) {
+// Rows get a first-order weight beside their vector, or in its place.
+void AddFirstOrder(const FirstOrderRows& rows, TableLayout* layout) {
+  FirstOrderWeight weight;
+  const bool has_optimizer = rows.optimizer.kind_case() != Optimizer::KIND_NOT_SET;
+  weight.optimizer = has_optimizer ? Config(rows.optimizer) : layout->optimizer;
+  if (rows.initializer.kind_case() != Initializer::KIND_NOT_SET) {
+    CHECK(ReadInitializer(rows.initializer, "", &weight.distribution, &weight.init_scale)
+              .ok());  // LoadJob checked it
+  }
+  layout->dim = rows.has_vectors ? layout->dim + 1 : 1;
+  layout->first_order = weight;
+}
+
+void AddSparse(const Job& resolved, const ModelSpec& model, JobTables* tables) {
   std::map<std::string, const Table*> by_name;
   for (const Table& table : resolved.table()) by_name[table.name()] = &table;
   std::map<std::string, int> index;
@@ -59,6 +72,10 @@ void AddSparse(const Job& resolved, JobTables* tables) {
       const auto table = by_name.find(feature->table());
       CHECK(table != by_name.end());
       tables->sparse.push_back(SparseLayout(*table->second, tables->sparse.size()));
+      const auto first_order = model.first_order.find(feature->table());
+      if (first_order != model.first_order.end()) {
+        AddFirstOrder(first_order->second, &tables->sparse.back());
+      }
       tables->placements.push_back(table->second->settings().placement());
     }
     tables->features.push_back(
@@ -115,10 +132,10 @@ std::vector<TableLayout> JobTables::AllLayouts() const {
 }
 
 JobTables ResolveTables(const Job& resolved) {
-  JobTables tables;
-  AddSparse(resolved, &tables);
-  const auto first_id = static_cast<uint32_t>(tables.sparse.size());
   const ModelSpec model = DescribeModel(resolved);
+  JobTables tables;
+  AddSparse(resolved, model, &tables);
+  const auto first_id = static_cast<uint32_t>(tables.sparse.size());
   tables.dense = DenseTablesOf(resolved, model, first_id);
   if (model.is_script) tables.script_state = ScriptStateLayout(first_id);
   return tables;
