@@ -1,5 +1,5 @@
-// Times every operation of a DLRM training step, in the shape of DLRM's Criteo Kaggle example, next
-// to what the device can do.
+// Times every operation of a DLRM training step, in the shape of DLRM's Criteo Kaggle example, and
+// the operations of other models' layers, next to what the device can do.
 //
 //   kernels_benchmark [--device cpu|cuda] [--batch N] [--repeats N]
 //                     [--threads N] [--isa auto|avx2|avx512]         with cpu
@@ -79,6 +79,25 @@ void Print(const Row& row, int32_t batch) {
   std::printf("\n");
 }
 
+// The measure of operations that move memory: a copy of arrays far larger than the caches.
+void PrintCpuCopy(const Options& options) {
+  constexpr int64_t kFloatsPerThread = 16 << 20;
+  ThreadPool pool(options.threads);
+  const int64_t floats = kFloatsPerThread * options.threads;
+  std::vector<float> from(floats, 1), to(floats);
+  std::vector<double> seconds;
+  for (int i = 0; i < std::min(options.repeats, 10); ++i) {
+    const double start = Seconds();
+    pool.ParallelFor(options.threads, [&](int64_t cell, int) {
+      std::copy_n(from.data() + cell * kFloatsPerThread, kFloatsPerThread,
+                  to.data() + cell * kFloatsPerThread);
+    });
+    seconds.push_back(Seconds() - start);
+  }
+  std::printf("ceiling: a copy in memory moves %.1f GB/s, read and written\n",
+              2e-9 * sizeof(float) * floats / Least(seconds));
+}
+
 // The measure of the matrix operations: oneDNN's sgemm on OpenMP threads, at a large shape.
 void PrintCpuCeiling(const Options& options) {
   omp_set_num_threads(options.threads);
@@ -145,6 +164,7 @@ absl::StatusOr<double> Run(const Options& options) {
   std::vector<BenchmarkOperation> operations = step.StepOperations();
   const size_t num_of_step = operations.size();
   for (BenchmarkOperation& operation : step.CacheOperations()) operations.push_back(operation);
+  for (BenchmarkOperation& operation : step.OperationsOfLayers()) operations.push_back(operation);
   std::printf("DLRM Kaggle shape 13-512-256-64-16, 26 x dim 16, 367-512-256-1; batch %d, ",
               options.batch);
   if (options.cuda()) {
@@ -158,6 +178,7 @@ absl::StatusOr<double> Run(const Options& options) {
     ASSIGN_OR_RETURN(ceilings, CudaCeilings(operations, precision));
   } else {
     PrintCpuCeiling(options);
+    PrintCpuCopy(options);
   }
   ASSIGN_OR_RETURN(const auto seconds, Time(options, operations, device.get()));
   std::printf("%-28s %8s %8s  (us a sample)\n", "operation", "median", "least");

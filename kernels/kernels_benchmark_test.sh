@@ -7,6 +7,7 @@ for isa in auto avx2; do
   echo "$out"
   echo "$out" | grep -q "top weight gradients"
   echo "$out" | grep -q "step (sum of the above)"
+  echo "$out" | grep -q "layer norm backward 400"
 done
 if out=$("$1" --device cuda --batch 32 --repeats 2 2>&1); then
   echo "$out" | grep -q "a copy in its memory"

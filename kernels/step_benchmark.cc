@@ -13,6 +13,7 @@ namespace {
 
 constexpr int32_t kDim = 16;
 constexpr int32_t kNumDense = 13;
+constexpr int32_t kHiddenColumns = 400;
 constexpr int64_t kCardinalities[] = {
     1460, 583,   10131227, 2202608, 305,  24,   12517, 633,     3,  93145, 5683,   8351593, 3194,
     27,   14992, 5461306,  10,      5652, 2173, 4,     7046547, 18, 15,    286181, 105,     142572};
@@ -224,6 +225,107 @@ std::vector<BenchmarkOperation> StepBenchmark::CacheOperations() {
       {"sparse update (Adagrad)", 5 * row_bytes, {}, [=] { device_->SparseUpdate(updates_); }},
       {"gather rows", 2 * row_bytes, {}, [=] { device_->GatherRows(copies_); }},
       {"scatter rows", 2 * row_bytes, {}, [=] { device_->ScatterRows(copies_); }},
+  };
+}
+
+std::vector<BenchmarkOperation> StepBenchmark::OperationsOfLayers() {
+  std::vector<BenchmarkOperation> all = OperationsOfMlpLayers();
+  for (BenchmarkOperation& operation : OperationsOfVectors()) all.push_back(std::move(operation));
+  return all;
+}
+
+std::vector<BenchmarkOperation> StepBenchmark::OperationsOfMlpLayers() {
+  LayerOperations* const layers = &device_->layers();
+  const int32_t columns = kHiddenColumns;
+  const Matrix x = RandomMatrix(columns), y = RandomMatrix(columns), dy = RandomMatrix(columns);
+  const Matrix dx = RandomMatrix(columns), moments = RandomMatrix(2);
+  const DeviceSpan<const float> gain = {Random(columns, 1), columns};
+  const DeviceSpan<const float> bias = {Random(columns, 1), columns};
+  const DeviceSpan<float> gain_gradient = {Random(columns, 1), columns};
+  const DeviceSpan<float> bias_gradient = {Random(columns, 1), columns};
+  const DeviceSpan<const SamplePlace> place = {Put(std::vector<SamplePlace>{{5, 4096}}), 1};
+  const double bytes = 4.0 * batch_ * columns;
+  std::vector<BenchmarkOperation> all = {
+      {"copy 400", 2 * bytes, {}, [=] { layers->Copy(x, y); }},
+      {"layer norm forward 400",
+       2 * bytes,
+       {},
+       [=] { layers->LayerNormForward(x, gain, bias, 1e-5f, y, moments); }},
+      {"layer norm backward 400",
+       3 * bytes,
+       {},
+       [=] { layers->LayerNormBackward(x, moments, gain, dy, dx, gain_gradient, bias_gradient); }},
+      {"dropout 400",
+       2 * bytes,
+       {},
+       [=] {
+         layers->Dropout({7, 6554, 1.11f}, place, x, y);
+       }},
+  };
+  const std::pair<std::string, ActivationKind> kinds[] = {{"sigmoid", ActivationKind::kSigmoid},
+                                                          {"tanh", ActivationKind::kTanh},
+                                                          {"relu", ActivationKind::kRelu},
+                                                          {"prelu", ActivationKind::kPrelu}};
+  for (const auto& [name, kind] : kinds) {
+    const bool is_prelu = kind == ActivationKind::kPrelu;
+    const DeviceSpan<const float> slopes = is_prelu ? gain : DeviceSpan<const float>();
+    const DeviceSpan<float> slope_gradients = is_prelu ? gain_gradient : DeviceSpan<float>();
+    all.push_back({name + " forward 400", 2 * bytes, {}, [=, kind = kind] {
+                     layers->ActivationForward(kind, slopes, x, y);
+                   }});
+    all.push_back({name + " backward 400", 3 * bytes, {}, [=, kind = kind] {
+                     layers->ActivationBackward(kind, slopes, x, y, dy, dx, slope_gradients);
+                   }});
+  }
+  return all;
+}
+
+std::vector<BenchmarkOperation> StepBenchmark::OperationsOfVectors() {
+  LayerOperations* const layers = &device_->layers();
+  const int32_t columns = kNumDense + kFeatures * kDim, vector_columns = kFeatures * kDim;
+  const Matrix a = RandomMatrix(columns), b = RandomMatrix(columns), c = RandomMatrix(columns);
+  const Matrix d = RandomMatrix(columns), number = RandomMatrix(1);
+  // The last columns of a wider matrix: no row is aligned.
+  const auto vectors_of = [&](Matrix m) {
+    return FloatMatrix(m.floats() + kNumDense, m.rows, vector_columns, m.ld);
+  };
+  const Matrix x = vectors_of(a), y = vectors_of(b), dy = vectors_of(c), dx = vectors_of(d);
+  const Matrix sums = RandomMatrix(kDim), lengths = RandomMatrix(kFeatures);
+  const Matrix numbers = FloatMatrix(dense_.floats(), batch_, kNumDense, dense_.ld);
+  const int32_t embedded = kNumDense * kDim;
+  const Matrix e = RandomMatrix(embedded);
+  const DeviceSpan<const float> vectors = {Random(embedded, 1), embedded};
+  const DeviceSpan<float> vector_gradients = {Random(embedded, 1), embedded};
+  const double bytes = 4.0 * batch_ * columns, embed_bytes = 4.0 * batch_ * embedded;
+  const double vector_bytes = 4.0 * batch_ * vector_columns;
+  return {
+      {"add 429", 3 * bytes, {}, [=] { layers->Add(a, b, c); }},
+      {"multiply-add 429", 4 * bytes, {}, [=] { layers->MultiplyAdd(1, a, b, c, d); }},
+      {"scale rows 429", 2 * bytes, {}, [=] { layers->ScaleRows(number, a, b); }},
+      {"row dot 429", 2 * bytes, {}, [=] { layers->RowDot(a, b, number); }},
+      {"normalize forward 26 x 16",
+       2 * vector_bytes,
+       {},
+       [=] { layers->NormalizeForward(x, kDim, 1e-12f, y, lengths); }},
+      {"normalize backward 26 x 16",
+       3 * vector_bytes,
+       {},
+       [=] { layers->NormalizeBackward(y, kDim, 1e-12f, lengths, dy, dx); }},
+      {"sum of vectors 26 x 16", vector_bytes, {}, [=] { layers->SumVectors(x, 1, sums); }},
+      {"repeat vector 26 x 16", vector_bytes, {}, [=] { layers->RepeatVector(sums, 1, y); }},
+      {"fm forward 26 x 16", vector_bytes, {}, [=] { layers->FmForward(x, kDim, sums, number); }},
+      {"fm backward 26 x 16",
+       2 * vector_bytes,
+       {},
+       [=] { layers->FmBackward(x, kDim, sums, number, dx); }},
+      {"embed forward 13 x 16",
+       embed_bytes,
+       {},
+       [=] { layers->EmbedForward(numbers, vectors, e); }},
+      {"embed backward 13 x 16",
+       embed_bytes,
+       {},
+       [=] { layers->EmbedBackward(numbers, vectors, e, Matrix(), vector_gradients); }},
   };
 }
 

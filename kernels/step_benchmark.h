@@ -1,5 +1,6 @@
 // One training step of DLRM in the shape of its Criteo Kaggle example, as buffers on a device and
-// operations in their order: what kernels_benchmark times.
+// operations in their order, and the operations of other models' layers: what kernels_benchmark
+// times.
 #ifndef THERMOCLINE_KERNELS_STEP_BENCHMARK_H_
 #define THERMOCLINE_KERNELS_STEP_BENCHMARK_H_
 
@@ -36,6 +37,9 @@ class StepBenchmark {
   // The operations of a step, and the operations of a cache of rows on the device.
   std::vector<BenchmarkOperation> StepOperations();
   std::vector<BenchmarkOperation> CacheOperations();
+  // The operations of layers, on the concatenated input of the Kaggle shape (429 columns) and on
+  // the hidden layers of 400 that DeepFM has there.
+  std::vector<BenchmarkOperation> OperationsOfLayers();
   double lookups_per_key() const;
   // The loss of the last batch, divided by its samples.
   double Loss();
@@ -60,6 +64,8 @@ class StepBenchmark {
 
   std::vector<BenchmarkOperation> ForwardOperations();
   std::vector<BenchmarkOperation> BackwardOperations();
+  std::vector<BenchmarkOperation> OperationsOfMlpLayers();
+  std::vector<BenchmarkOperation> OperationsOfVectors();
 
   Device* const device_;
   const int32_t batch_;

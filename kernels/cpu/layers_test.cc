@@ -125,6 +125,91 @@ TEST(CpuLayersTest, SameBitsForAnyThreadsAndPlacesInMemory) {
   }
 }
 
+// Inputs, outputs and gradients as torch.nn.functional and its autograd computed them
+// (PyTorch 1.13).
+class PyTorchTest : public testing::Test {
+ protected:
+  using Numbers = std::vector<float>;
+
+  Matrix Rows(Numbers* numbers, int32_t columns) {
+    return FloatMatrix(numbers->data(), 2, columns);
+  }
+  static DeviceSpan<const float> Span(const Numbers& numbers) {
+    return {numbers.data(), static_cast<int64_t>(numbers.size())};
+  }
+  static DeviceSpan<float> Mutable(Numbers* numbers) {
+    return {numbers->data(), static_cast<int64_t>(numbers->size())};
+  }
+  static void ExpectNear(const Numbers& got, const Numbers& expected) {
+    ASSERT_EQ(got.size(), expected.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 2e-6) << i;
+  }
+
+  const std::unique_ptr<Device> device_ = MakeCpuDevice({1});
+  LayerOperations& layers_ = device_->layers();
+  Numbers x_ = {0.5f, -1.25f, 2, 0.75f, -0.5f, 1.5f, -2, 0.25f, 1, -0.75f, 3, 0.125f};
+  Numbers dy_ = {1, -0.5f, 0.25f, 2, -1, 0.75f, 0.5f, 1.5f, -2, 1, 0.25f, -0.75f};
+  Numbers y_ = Numbers(12), dx_ = Numbers(12);
+};
+
+TEST_F(PyTorchTest, LayerNorm) {
+  const Numbers gain = {1.5f, 0.5f, -1, 2, 0.75f, 1.25f},
+                bias = {0.1f, -0.2f, 0.3f, 0, -0.4f, 0.5f};
+  Numbers moments(4), gain_gradient(6), bias_gradient(6);
+  layers_.LayerNormForward(Rows(&x_, 6), Span(gain), Span(bias), 1e-5f, Rows(&y_, 6),
+                           Rows(&moments, 2));
+  layers_.LayerNormBackward(Rows(&x_, 6), Rows(&moments, 2), Span(gain), Rows(&dy_, 6),
+                            Rows(&dx_, 6), Mutable(&gain_gradient), Mutable(&bias_gradient));
+  ExpectNear(y_, {0.100000f, -0.989225f, -1.052957f, 0.450986f, -1.076479f, 1.627465f, -2.114110f,
+                  -0.206771f, -0.173968f, -1.327111f, 0.930497f, 0.381508f});
+  ExpectNear(dx_, {0.573128f, -0.416753f, -1.509811f, 2.743975f, -1.119983f, -0.270557f, -0.198971f,
+                   -0.028661f, 0.840627f, 0.708163f, -0.186136f, -1.135021f});
+  ExpectNear(gain_gradient, {-0.738037f, 0.768912f, -0.609697f, -0.212570f, 1.345471f, 0.747574f});
+  ExpectNear(bias_gradient, {1.5f, 1, -1.75f, 3, -0.75f, 0});
+}
+
+TEST_F(PyTorchTest, Activations) {
+  const Numbers slopes = {0.25f, -0.5f, 0.1f, 0, 1, 0.3f};
+  Numbers slope_gradients(6);
+  layers_.ActivationForward(ActivationKind::kPrelu, Span(slopes), Rows(&x_, 6), Rows(&y_, 6));
+  layers_.ActivationBackward(ActivationKind::kPrelu, Span(slopes), Rows(&x_, 6), {}, Rows(&dy_, 6),
+                             Rows(&dx_, 6), Mutable(&slope_gradients));
+  ExpectNear(y_, {0.5f, 0.625f, 2, 0.75f, -0.5f, 1.5f, -0.5f, 0.25f, 1, 0, 3, 0.125f});
+  ExpectNear(dx_, {1, 0.25f, 0.25f, 2, -1, 0.75f, 0.125f, 1.5f, -2, 0, 0.25f, -0.75f});
+  ExpectNear(slope_gradients, {-1, 0.625f, 0, -0.75f, 0.5f, 0});
+  layers_.ActivationForward(ActivationKind::kSigmoid, {}, Rows(&x_, 6), Rows(&y_, 6));
+  layers_.ActivationBackward(ActivationKind::kSigmoid, {}, {}, Rows(&y_, 6), Rows(&dy_, 6),
+                             Rows(&dx_, 6), {});
+  ExpectNear(y_, {0.622459f, 0.222700f, 0.880797f, 0.679179f, 0.377541f, 0.817574f, 0.119203f,
+                  0.562177f, 0.731059f, 0.320821f, 0.952574f, 0.531209f});
+  ExpectNear(dx_, {0.235004f, -0.086552f, 0.026248f, 0.435790f, -0.235004f, 0.111860f, 0.052497f,
+                   0.369201f, -0.393224f, 0.217895f, 0.011294f, -0.186769f});
+  layers_.ActivationForward(ActivationKind::kTanh, {}, Rows(&x_, 6), Rows(&y_, 6));
+  layers_.ActivationBackward(ActivationKind::kTanh, {}, {}, Rows(&y_, 6), Rows(&dy_, 6),
+                             Rows(&dx_, 6), {});
+  ExpectNear(y_, {0.462117f, -0.848284f, 0.964028f, 0.635149f, -0.462117f, 0.905148f, -0.964028f,
+                  0.244919f, 0.761594f, -0.635149f, 0.995055f, 0.124353f});
+  ExpectNear(dx_, {0.786448f, -0.140207f, 0.017663f, 1.193172f, -0.786448f, 0.135530f, 0.035325f,
+                   1.410022f, -0.839949f, 0.596586f, 0.002466f, -0.738402f});
+}
+
+TEST_F(PyTorchTest, NormalizeAndFm) {
+  Numbers lengths(4), sums(4), output(2), output_gradient = {1.5f, -0.5f};
+  layers_.NormalizeForward(Rows(&x_, 6), 3, 1e-12f, Rows(&y_, 6), Rows(&lengths, 2));
+  layers_.NormalizeBackward(Rows(&y_, 6), 3, 1e-12f, Rows(&lengths, 2), Rows(&dy_, 6),
+                            Rows(&dx_, 6));
+  ExpectNear(y_, {0.207390f, -0.518476f, 0.829561f, 0.428571f, -0.285714f, 0.857143f, -0.888889f,
+                  0.111111f, 0.444444f, -0.242338f, 0.969351f, 0.040390f});
+  ExpectNear(dx_, {0.356801f, -0.062440f, -0.128225f, 0.705539f, -0.279883f, -0.446064f, -0.238683f,
+                   0.724280f, -0.658436f, 0.320745f, 0.090267f, -0.241942f});
+  // 0.5 * (x.sum(1) ** 2 - (x ** 2).sum(1)).sum(1) of three vectors of two columns.
+  layers_.FmForward(Rows(&x_, 6), 2, Rows(&sums, 2), Rows(&output, 1));
+  layers_.FmBackward(Rows(&x_, 6), 2, Rows(&sums, 2), Rows(&output_gradient, 1), Rows(&dx_, 6));
+  ExpectNear(output, {-1.9375f, -5.25f});
+  ExpectNear(dx_,
+             {2.25f, 3.375f, 0, 0.375f, 3.75f, -0.75f, -2, 0.3125f, -0.5f, -0.1875f, 0.5f, 0.25f});
+}
+
 // A worker may have no samples in the last global batch: its gradients are zero, not stale.
 TEST(CpuLayersTest, AnEmptyBatchHasZeroGradients) {
   std::mt19937_64 rng(TestSeed());
