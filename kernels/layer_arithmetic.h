@@ -27,12 +27,17 @@ THERMOCLINE_HOST_DEVICE inline float FloatOfBits(uint32_t bits) {
   return value;
 }
 
-// Returns the lesser of |x| and `most`; a NaN where x is one. By masks: GCC makes a branch of ?:
-// with a constant, and then does not vectorize the loop around it.
+// Returns condition ? a : b, by masks. (GCC makes branches of ?: with a constant or a product, and
+// then does not vectorize the loop around them.)
+THERMOCLINE_HOST_DEVICE inline float Select(bool condition, float a, float b) {
+  const uint32_t mask = condition ? 0xffffffff : 0;
+  return FloatOfBits((FloatBits(a) & mask) | (FloatBits(b) & ~mask));
+}
+
+// Returns the lesser of |x| and `most`; a NaN where x is one.
 THERMOCLINE_HOST_DEVICE inline float ClampedMagnitude(float x, float most) {
   const float magnitude = fabsf(x);
-  const uint32_t beyond = most < magnitude ? 0xffffffff : 0;
-  return FloatOfBits((FloatBits(most) & beyond) | (FloatBits(magnitude) & ~beyond));
+  return Select(most < magnitude, most, magnitude);
 }
 
 // exp(t) = power * (1 + rest), power = 2^n, |log(1 + rest)| <= ln 2 / 2. `rest` has a small
@@ -80,7 +85,9 @@ THERMOCLINE_HOST_DEVICE inline float Tanh(float x) {
 }
 
 THERMOCLINE_HOST_DEVICE inline float Relu(float x) { return x > 0 ? x : 0.0f; }
-THERMOCLINE_HOST_DEVICE inline float Prelu(float x, float slope) { return x > 0 ? x : slope * x; }
+THERMOCLINE_HOST_DEVICE inline float Prelu(float x, float slope) {
+  return Select(x > 0, x, slope * x);
+}
 
 // Gradients of an activation's input, from its output y or its input x and the gradient of y.
 THERMOCLINE_HOST_DEVICE inline float ReluGradient(float y, float y_gradient) {
@@ -93,10 +100,10 @@ THERMOCLINE_HOST_DEVICE inline float TanhGradient(float y, float y_gradient) {
   return y_gradient * (1 - y * y);
 }
 THERMOCLINE_HOST_DEVICE inline float PreluGradient(float x, float slope, float y_gradient) {
-  return x > 0 ? y_gradient : slope * y_gradient;
+  return Select(x > 0, y_gradient, slope * y_gradient);
 }
 THERMOCLINE_HOST_DEVICE inline float PreluSlopeGradient(float x, float y_gradient) {
-  return x > 0 ? 0.0f : x * y_gradient;
+  return Select(x > 0, 0.0f, x * y_gradient);
 }
 
 THERMOCLINE_HOST_DEVICE inline float MeanOf(float sum, int32_t count) {
@@ -157,10 +164,14 @@ THERMOCLINE_HOST_DEVICE inline uint32_t DropoutBitsOfColumn(uint64_t row_key, in
   return column % kDropoutGroup < 8 ? bits & 0xffff : bits >> 16;
 }
 
-THERMOCLINE_HOST_DEVICE inline float DropoutOf(float x, uint32_t bits, uint32_t threshold,
-                                               float scale) {
-  // Signed, as vectors compare.
-  return static_cast<int32_t>(bits) >= static_cast<int32_t>(threshold) ? x * scale : 0.0f;
+// Returns all ones where the bits of a unit keep it, else 0. (Signed, as vectors compare.)
+THERMOCLINE_HOST_DEVICE inline uint32_t DropoutKeeps(uint32_t bits, uint32_t threshold) {
+  return static_cast<int32_t>(bits) >= static_cast<int32_t>(threshold) ? 0xffffffff : 0;
+}
+
+// keep: as DropoutKeeps returns it
+THERMOCLINE_HOST_DEVICE inline float DropoutOf(float x, float scale, uint32_t keep) {
+  return FloatOfBits(FloatBits(x * scale) & keep);
 }
 
 }  // namespace thermocline

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <type_traits>
 #include <vector>
 
 #include "common/base/check.h"
@@ -66,22 +67,31 @@ float SumOfLanes(int64_t n, Term term) {
   return TreeSum(lanes);
 }
 
-// sums[i] += x[i] for i in [0, n). REQUIRES: n <= kLanes
-inline void AddLanes(const float* x, int32_t n, float* sums) {
-  if (n == kLanes) {
-    for (int i = 0; i < kLanes; ++i) sums[i] += x[i];
-  } else {
-    for (int i = 0; i < n; ++i) sums[i] += x[i];
+// Calls body(first, n) for blocks of kLanes of `columns`; n is a constant of the compiler's in all
+// but the last.
+template <typename Body>
+void ForBlocks(int32_t columns, Body body) {
+  int32_t first = 0;
+  for (; first + kLanes <= columns; first += kLanes) {
+    body(first, std::integral_constant<int32_t, kLanes>());
   }
+  if (first < columns) body(first, columns - first);
 }
 
-// sums[i] += x[i], squares[i] += x[i]^2 for i in [0, n). REQUIRES: n <= kLanes
-inline void AddLanesAndSquares(const float* x, int32_t n, float* sums, float* squares) {
-  AddLanes(x, n, sums);
-  if (n == kLanes) {
-    for (int i = 0; i < kLanes; ++i) squares[i] += x[i] * x[i];
-  } else {
-    for (int i = 0; i < n; ++i) squares[i] += x[i] * x[i];
+// Sets keep[c] to what DropoutKeeps returns for column first + c, for c in [0, columns) and up to
+// the next multiple of kDropoutGroup. REQUIRES: columns <= kMaskColumns
+constexpr int32_t kMaskColumns = 256;
+void FillMask(uint64_t row_key, int32_t first, int32_t columns, uint32_t threshold,
+              uint32_t* keep) {
+  constexpr int kHalf = kDropoutGroup / 2;
+  const int32_t words = (columns + kDropoutGroup - 1) / kDropoutGroup * kHalf;
+  uint32_t bits[kMaskColumns / 2];
+  for (int32_t w = 0; w < words; ++w) bits[w] = DropoutBits(row_key, first / 2 + w);
+  for (int32_t w = 0; w < words; w += kHalf) {
+    for (int32_t i = 0; i < kHalf; ++i) {
+      keep[2 * w + i] = DropoutKeeps(bits[w + i] & 0xffff, threshold);
+      keep[2 * w + kHalf + i] = DropoutKeeps(bits[w + i] >> 16, threshold);
+    }
   }
 }
 
@@ -200,11 +210,14 @@ void CpuLayerOperations::ActivationBackward(ActivationKind kind, DeviceSpan<cons
                                             Matrix x_gradient, DeviceSpan<float> slope_gradients) {
   switch (kind) {
     case ActivationKind::kRelu:
-      return Map2(pool_, y, y_gradient, x_gradient, ReluGradient);
+      return Map2(pool_, y, y_gradient, x_gradient,
+                  [](float v, float g) { return ReluGradient(v, g); });
     case ActivationKind::kSigmoid:
-      return Map2(pool_, y, y_gradient, x_gradient, SigmoidGradient);
+      return Map2(pool_, y, y_gradient, x_gradient,
+                  [](float v, float g) { return SigmoidGradient(v, g); });
     case ActivationKind::kTanh:
-      return Map2(pool_, y, y_gradient, x_gradient, TanhGradient);
+      return Map2(pool_, y, y_gradient, x_gradient,
+                  [](float v, float g) { return TanhGradient(v, g); });
     case ActivationKind::kPrelu:
       break;
   }
@@ -294,24 +307,14 @@ void CpuLayerOperations::Dropout(const DropoutMask& mask, DeviceSpan<const Sampl
   const SamplePlace at = place[0];
   ForRows(pool_, x, [&](int64_t r) {
     const uint64_t row_key = DropoutRowKey(mask.key, at.step, at.first_sample + r);
-    const float* const from = x.row(r);
-    float* const to = y.row(r);
-    int32_t c = 0;
-    for (; c + kDropoutGroup <= x.cols; c += kDropoutGroup) {
-      uint32_t bits[kDropoutGroup / 2];
-      for (int i = 0; i < 8; ++i) bits[i] = DropoutBits(row_key, c / 2 + i);
+    uint32_t keep[kMaskColumns];
+    for (int32_t first = 0; first < x.cols; first += kMaskColumns) {
+      const int32_t n = std::min(kMaskColumns, x.cols - first);
+      FillMask(row_key, first, n, mask.threshold, keep);
+      const float* const from = x.row(r) + first;
+      float* const to = y.row(r) + first;
       INDEPENDENT_ITERATIONS
-      for (int i = 0; i < 8; ++i) {
-        to[c + i] = DropoutOf(from[c + i], bits[i] & 0xffff, mask.threshold, mask.scale);
-      }
-      INDEPENDENT_ITERATIONS
-      for (int i = 0; i < 8; ++i) {
-        to[c + 8 + i] = DropoutOf(from[c + 8 + i], bits[i] >> 16, mask.threshold, mask.scale);
-      }
-    }
-    for (; c < x.cols; ++c) {
-      const uint32_t bits = DropoutBitsOfColumn(row_key, c);
-      to[c] = DropoutOf(from[c], bits, mask.threshold, mask.scale);
+      for (int32_t c = 0; c < n; ++c) to[c] = DropoutOf(from[c], mask.scale, keep[c]);
     }
   });
 }
@@ -356,16 +359,15 @@ void CpuLayerOperations::SumVectors(Matrix x, float scale, Matrix sum) {
   CHECK_EQ(x.rows, sum.rows);
   CHECK_EQ(x.cols % width, 0);
   ForRows(pool_, x, [&](int64_t r) {
-    for (int32_t first = 0; first < width; first += kLanes) {
-      const int32_t n = std::min(kLanes, width - first);
+    ForBlocks(width, [&](int32_t first, auto n) {
       float sums[kLanes] = {};
       for (int32_t v = first; v < x.cols; v += width) {
         const float* const from = x.row(r) + v;
-        AddLanes(from, n, sums);
+        for (int32_t c = 0; c < n; ++c) sums[c] += from[c];
       }
       float* const to = sum.row(r) + first;
       for (int32_t c = 0; c < n; ++c) to[c] = scale * sums[c];
-    }
+    });
   });
 }
 
@@ -390,15 +392,17 @@ void CpuLayerOperations::FmForward(Matrix x, int32_t width, Matrix sums, Matrix 
   ForRows(pool_, x, [&](int64_t r) {
     float lanes[kLanes];
     for (float& lane : lanes) lane = -0.0f;
-    for (int32_t first = 0; first < width; first += kLanes) {
-      const int32_t n = std::min(kLanes, width - first);
+    ForBlocks(width, [&](int32_t first, auto n) {
       float sum[kLanes] = {}, squares[kLanes] = {};
       for (int32_t v = first; v < x.cols; v += width) {
-        AddLanesAndSquares(x.row(r) + v, n, sum, squares);
+        const float* const from = x.row(r) + v;
+        for (int32_t c = 0; c < n; ++c) sum[c] += from[c];
+        for (int32_t c = 0; c < n; ++c) squares[c] += from[c] * from[c];
       }
-      std::copy_n(sum, n, sums.row(r) + first);
+      float* const to = sums.row(r) + first;
+      for (int32_t c = 0; c < n; ++c) to[c] = sum[c];
       for (int32_t c = 0; c < n; ++c) lanes[c] += sum[c] * sum[c] - squares[c];
-    }
+    });
     *output.row(r) = 0.5f * TreeSum(lanes);
   });
 }

@@ -2,6 +2,8 @@
 #ifndef THERMOCLINE_KERNELS_CPU_LANE_SUM_H_
 #define THERMOCLINE_KERNELS_CPU_LANE_SUM_H_
 
+#include <immintrin.h>
+
 #include <cstdint>
 
 namespace thermocline {
@@ -9,11 +11,11 @@ namespace thermocline {
 inline constexpr int kLanes = 16;
 
 // Adds lane l + half to lane l, for half = 8, 4, 2, 1.
-inline float TreeSum(float* lanes) {
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-  }
-  return lanes[0];
+inline float TreeSum(const float* lanes) {
+  const __m256 eight = _mm256_add_ps(_mm256_loadu_ps(lanes), _mm256_loadu_ps(lanes + 8));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
 // A sum of products, lane by lane.
@@ -31,7 +33,7 @@ struct LaneSum {
     }
     for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += a[i] * b[i];
   }
-  float Total() { return TreeSum(lanes); }
+  float Total() const { return TreeSum(lanes); }
 };
 
 inline float LaneDot(const float* a, const float* b, int64_t n) {

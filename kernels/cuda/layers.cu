@@ -251,8 +251,8 @@ struct DropoutElement {
   Matrix x, y;
   __device__ void operator()(int64_t r, int32_t c) const {
     const uint64_t row_key = DropoutRowKey(mask.key, place->step, place->first_sample + r);
-    RowOf(y, r)[c] =
-        DropoutOf(RowOf(x, r)[c], DropoutBitsOfColumn(row_key, c), mask.threshold, mask.scale);
+    const uint32_t keep = DropoutKeeps(DropoutBitsOfColumn(row_key, c), mask.threshold);
+    RowOf(y, r)[c] = DropoutOf(RowOf(x, r)[c], mask.scale, keep);
   }
 };
 
