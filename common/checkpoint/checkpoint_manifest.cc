@@ -265,13 +265,59 @@ std::string DescribeRowDifference(TableLayout here, TableLayout there) {
   return DescribeDifference(here, there);
 }
 
+namespace {
+
+// `there`, with what may differ for a row that is carried over as `here` has it: the rate, and what
+// happens to gradients before the optimizer.
+OptimizerConfig WithRatesOf(const OptimizerConfig& here, OptimizerConfig there) {
+  there.learning_rate_scale = here.learning_rate_scale;
+  there.weight_decay = here.weight_decay;
+  there.clip_value = here.clip_value;
+  there.clip_norm = here.clip_norm;
+  there.cow_clip_ratio = here.cow_clip_ratio;
+  there.cow_clip_floor = here.cow_clip_floor;
+  there.clip_global_norm = here.clip_global_norm;
+  return there;
+}
+
+// The layout of the vectors alone.
+TableLayout VectorsOf(const TableLayout& table) {
+  TableLayout vectors = table;
+  vectors.dim = table.vector_dim();
+  vectors.first_order.reset();
+  return vectors;
+}
+
+}  // namespace
+
 std::string DescribeInitDifference(const TableLayout& here, const TableLayout& there) {
+  if (here.first_order.has_value() != there.first_order.has_value()) {
+    return DescribeInitDifference(VectorsOf(here), VectorsOf(there));
+  }
   TableLayout as_there = here;
   as_there.role = there.role;
   as_there.dim = there.dim;
-  as_there.optimizer = there.optimizer;
-  as_there.optimizer.learning_rate_scale = here.optimizer.learning_rate_scale;
+  as_there.optimizer = WithRatesOf(here.optimizer, there.optimizer);
+  if (here.first_order.has_value()) {
+    as_there.first_order->optimizer =
+        WithRatesOf(here.first_order->optimizer, there.first_order->optimizer);
+  }
   return DescribeDifference(here, as_there);
+}
+
+void CarryRow(const TableLayout& there, absl::Span<const float> row, const TableLayout& here,
+              uint64_t seed, Key key, absl::Span<float> carried) {
+  CHECK_EQ(row.size(), static_cast<size_t>(there.row_floats()));
+  CHECK_EQ(here.vector_dim(), there.vector_dim());
+  InitialRow(here, seed, key, carried);
+  const int vector_dim = here.vector_dim();
+  const int state_floats = StateFloats(here.optimizer.kind, vector_dim);
+  std::copy_n(row.begin(), vector_dim, carried.begin());
+  std::copy_n(row.begin() + there.dim, state_floats, carried.begin() + here.dim);
+  if (!here.first_order.has_value() || !there.first_order.has_value()) return;
+  carried[vector_dim] = row[vector_dim];
+  const auto state = row.subspan(there.dim + state_floats);
+  std::copy(state.begin(), state.end(), carried.begin() + here.dim + state_floats);
 }
 
 absl::StatusOr<JobState> DecodeJobState(absl::string_view bytes, const std::string& path) {

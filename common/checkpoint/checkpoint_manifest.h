@@ -100,8 +100,16 @@ std::vector<TableLayout> TablesOf(const CheckpointManifest& manifest);
 std::string DescribeRowDifference(TableLayout here, TableLayout there);
 
 // As DescribeDifference, for a job that begins with the rows of a table of another run: compares
-// dim, optimizer and state. Initial rows and rates may differ.
+// dim, optimizer and state. Initial rows, rates, weight decay and clipping may differ, and rows may
+// have a first-order weight in one of the two alone.
 std::string DescribeInitDifference(const TableLayout& here, const TableLayout& there);
+
+// Writes the row with which `here` begins, where `there` had `row`. A first-order weight that
+// `there` lacks begins anew; one that `here` lacks is dropped.
+//   row: [there.row_floats()]; carried: [here.row_floats()]
+// REQUIRES: DescribeInitDifference(here, there) is "".
+void CarryRow(const TableLayout& there, absl::Span<const float> row, const TableLayout& here,
+              uint64_t seed, Key key, absl::Span<float> carried);
 
 // Errors: as DecodeFrame; kDataLoss also for a base that is no name.
 absl::StatusOr<JobState> DecodeJobState(absl::string_view bytes, const std::string& path);

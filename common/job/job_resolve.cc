@@ -32,13 +32,12 @@ constexpr double kDefaultShare = 0.1;
     if (!(message)->has_##field()) (message)->set_##field(value); \
   } while (false)
 
-// An optimizer without a kind takes that of `fallback`; its own learning_rate_scale stays.
+// An optimizer without a kind takes that of `fallback`, and what it does not set itself.
 void ResolveOptimizer(const Optimizer& fallback, Optimizer* optimizer) {
   if (optimizer->kind_case() == Optimizer::KIND_NOT_SET) {
-    const bool has_scale = optimizer->has_learning_rate_scale();
-    const float scale = optimizer->learning_rate_scale();
+    const Optimizer own = *optimizer;
     *optimizer = fallback;
-    if (has_scale) optimizer->set_learning_rate_scale(scale);
+    optimizer->MergeFrom(own);
   }
   // Values out of range are left for ValidateJob.
   const auto config = OptimizerFromProto(*optimizer);
@@ -373,7 +372,10 @@ void ResolveJob(Job* job) {
   ResolveTables(job);
   // A script has its own optimizer.
   if (!job->has_worker()) {
-    ResolveOptimizer(job->default_table().optimizer(), job->mutable_dense_optimizer());
+    Optimizer of_rows = job->default_table().optimizer();
+    of_rows.clear_clip_norm();  // These two are for rows alone.
+    of_rows.clear_cow_clip();
+    ResolveOptimizer(of_rows, job->mutable_dense_optimizer());
   }
   ResolveScript(job);
   ResolveTrain(job->mutable_train());

@@ -131,6 +131,11 @@ class DeviceRowsValidator {
       return refuse(absl::StrCat(of_table, "min_count ", settings.min_count(), why));
     }
     if (settings.has_eviction()) return refuse(absl::StrCat(of_table, "eviction", why));
+    if (settings.optimizer().has_cow_clip()) {
+      return refuse(absl::StrCat(of_table,
+                                 "optimizer.cow_clip: servers alone count the lookups "
+                                 "that it needs, so no worker can hold its rows"));
+    }
     return absl::OkStatus();
   }
 
@@ -154,8 +159,20 @@ class DeviceRowsValidator {
       const char* const why = "is set; with `fae` every key that is looked up has a row";
       if (settings.min_count() > 1) return source_.Error(path + "min_count", why);
       if (settings.has_eviction()) return source_.Error(path + "eviction", why);
+      RETURN_IF_ERROR(RefuseCowClip(path + "optimizer", settings.optimizer()));
+    }
+    for (int i = 0; i < job_.layer_size(); ++i) {
+      RETURN_IF_ERROR(RefuseCowClip(absl::StrCat("layer[", i, "].first_order.optimizer"),
+                                    job_.layer(i).first_order().optimizer()));
     }
     return CheckSchedule();
+  }
+
+  absl::Status RefuseCowClip(const std::string& path, const Optimizer& optimizer) const {
+    if (!optimizer.has_cow_clip()) return absl::OkStatus();
+    return source_.Error(path + ".cow_clip",
+                         "is set; with `fae` workers update hot rows, and servers alone count the "
+                         "lookups that it needs");
   }
 
   absl::Status CheckSchedule() const {
@@ -215,7 +232,14 @@ class Validator {
     RETURN_IF_ERROR(CheckTables());
     RETURN_IF_ERROR(CheckMinCounts());
     if (!job_.has_worker()) {
-      RETURN_IF_ERROR(CheckOptimizer("dense_optimizer", job_.dense_optimizer()));
+      RETURN_IF_ERROR(CheckOptimizer("dense_optimizer", job_.dense_optimizer(), CheckForDense));
+      RETURN_IF_ERROR(CheckGlobalNorm());
+    }
+    for (int i = 0; i < job_.layer_size(); ++i) {
+      const Optimizer& optimizer = job_.layer(i).first_order().optimizer();
+      if (optimizer.kind_case() == Optimizer::KIND_NOT_SET) continue;
+      RETURN_IF_ERROR(CheckOptimizer(absl::StrCat("layer[", i, "].first_order.optimizer"),
+                                     optimizer, CheckForRows));
     }
     RETURN_IF_ERROR(CheckWrittenOnce());
     RETURN_IF_ERROR(CheckModelStanza());
@@ -234,21 +258,38 @@ class Validator {
     return CheckRange(source_, path, value, low, high);
   }
 
-  absl::Status CheckOptimizer(const std::string& path, const Optimizer& optimizer) const {
+  // check_use: CheckForRows or CheckForDense.
+  absl::Status CheckOptimizer(const std::string& path, const Optimizer& optimizer,
+                              absl::Status (*check_use)(const OptimizerConfig&)) const {
     const auto config = OptimizerFromProto(optimizer);
-    if (config.ok()) return absl::OkStatus();
+    const absl::Status status = config.ok() ? check_use(*config) : config.status();
+    if (status.ok()) return absl::OkStatus();
     // The message begins with the value's name ("epsilon is -1; ..."): find where it was written.
-    const std::string message(config.status().message());
+    const std::string message(status.message());
     const std::string name = message.substr(0, message.find(' '));
-    std::string kind;
-    if (optimizer.kind_case() != Optimizer::KIND_NOT_SET) {
-      kind = Optimizer::descriptor()->FindFieldByNumber(optimizer.kind_case())->name();
-    }
-    const std::string field = name == "learning_rate_scale" || kind.empty()
-                                  ? absl::StrCat(path, ".", name)
-                                  : absl::StrCat(path, ".", kind, ".", name);
+    const auto* const type = Optimizer::descriptor();
+    const auto* const kind = type->FindFieldByNumber(optimizer.kind_case());
+    const bool is_of_kind =
+        kind != nullptr && type->FindFieldByName(name.substr(0, name.find('.'))) == nullptr;
+    const std::string field = absl::StrCat(path, ".", is_of_kind ? kind->name() + "." : "", name);
     return absl::InvalidArgumentError(
         absl::StrCat(source_.Locate(field), ": ", path, ": ", message));
+  }
+
+  // The norm is that of all dense gradients of one step, which one worker has.
+  absl::Status CheckGlobalNorm() const {
+    const float norm = job_.dense_optimizer().clip_global_norm();
+    const auto refuse = [&](const char* needs, const char* field, uint32_t value) {
+      return source_.Error(
+          "dense_optimizer.clip_global_norm",
+          absl::StrCat("is ", norm, "; it needs ", needs, ", and ", field, " is ", value));
+    };
+    if (norm == 0) return absl::OkStatus();
+    if (job_.cluster().workers() > 1) {
+      return refuse("one worker", "cluster.workers", job_.cluster().workers());
+    }
+    if (job_.train().staleness_steps() == 0) return absl::OkStatus();
+    return refuse("steps in sync", "train.staleness_steps", job_.train().staleness_steps());
   }
 
   absl::Status CheckInitializer(const std::string& path, const TableSettings& settings) const {
@@ -286,7 +327,7 @@ class Validator {
       RETURN_IF_ERROR(Range(path + ".eviction.unused_steps", settings.eviction().unused_steps(),
                             settings.eviction().max_rows() > 0 ? 0 : 1, kMaxUnusedSteps));
     }
-    return CheckOptimizer(path + ".optimizer", settings.optimizer());
+    return CheckOptimizer(path + ".optimizer", settings.optimizer(), CheckForRows);
   }
 
   absl::Status CheckMinCounts() const {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "common/job/job_loader.h"
 #include "common/job/job_source.h"
+#include "common/job/model_memory.h"
 #include "common/job/resolved_job.h"
 
 namespace thermocline {
@@ -288,6 +289,53 @@ TEST(ValidateJob, OptimizerValuesAreFoundWhereTheyWereWritten) {
   const std::string dense =
       ErrorWith("dlrm {", "dense_optimizer { adam {}\n learning_rate_scale: -1 }\ndlrm {");
   EXPECT_EQ(dense.rfind("j:15: dense_optimizer: learning_rate_scale is -1;", 0), 0u) << dense;
+  const std::string clip =
+      ErrorWith("settings { dim: 8 }",
+                "settings { dim: 8\n optimizer { sgd {}\n cow_clip {\n ratio: -2 } } }");
+  EXPECT_EQ(clip.rfind("j:13: table[0].settings.optimizer: cow_clip.ratio is -2;", 0), 0u) << clip;
+}
+
+TEST(ValidateJob, OptimizersThatRowsDenseParametersOrPlacementsCannotHaveAreNamed) {
+  const struct {
+    std::vector<std::string> overrides;
+    const char* error;
+  } cases[] = {
+      {{"default_table.optimizer={adam_w {}}"}, "adam_w is set; it is for dense_optimizer alone"},
+      {{"table[0].settings.optimizer.clip_global_norm=2"},
+       "clip_global_norm is 2; it is for dense_optimizer alone"},
+      {{"dense_optimizer={sgd {} clip_norm: 3}"},
+       "dense_optimizer: clip_norm is 3; it is for rows alone"},
+      {{"dense_optimizer={sgd {} cow_clip {}}"},
+       "dense_optimizer: cow_clip is set; it is for rows alone"},
+      {{"dense_optimizer.clip_global_norm=2", "cluster.workers=3"},
+       "dense_optimizer.clip_global_norm is 2; it needs one worker, and cluster.workers is 3"},
+      {{"dense_optimizer.clip_global_norm=2", "train.staleness_steps=1"},
+       "dense_optimizer.clip_global_norm is 2; it needs steps in sync, and train.staleness_steps "
+       "is 1"},
+      {{"default_table.optimizer.cow_clip={}", "cache.budget=1GiB",
+        "table[0].settings.placement=DEVICE"},
+       "table[0].settings.placement is DEVICE, but table 'T' has optimizer.cow_clip: servers alone "
+       "count the lookups that it needs, so no worker can hold its rows"},
+      {{"table[0].settings.optimizer.cow_clip={}", "fae.budget=1GiB"},
+       "table[0].settings.optimizer.cow_clip is set; with `fae` workers update hot rows, and "
+       "servers alone count the lookups that it needs"},
+  };
+  for (const auto& c : cases) {
+    const std::string error = ErrorOf(c.overrides);
+    EXPECT_NE(error.find(c.error), std::string::npos) << error << "\nis not: " << c.error;
+  }
+  // Dense parameters take the rows' optimizer without what is for rows alone.
+  const auto job =
+      ParseJob(kJob, "j",
+               {"default_table.optimizer={momentum {} clip_value: 4 clip_norm: 3 cow_clip {}}",
+                "dense_optimizer.clip_global_norm=2", "cache.budget=1GiB"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(job->dense_optimizer().has_momentum());
+  EXPECT_EQ(job->dense_optimizer().clip_value(), 4);
+  EXPECT_EQ(job->dense_optimizer().clip_global_norm(), 2);
+  EXPECT_EQ(job->table(0).settings().optimizer().clip_norm(), 3);
+  // The cache leaves such tables to the servers.
+  EXPECT_FALSE(HoldsRows(ResolveTables(*job), 0));
 }
 
 // 127 features and one more make 128 bags of a sample: 2^24 samples have 2^31 of them.

@@ -43,7 +43,9 @@ int StepsUnderWay(const Job& resolved) {
 }
 
 bool MayHold(const TableLayout& table) {
-  return table.min_count == 0 && table.unused_steps == 0 && table.max_rows == 0;
+  return table.min_count == 0 && table.unused_steps == 0 && table.max_rows == 0 &&
+         !table.optimizer.has_cow_clip() &&
+         !(table.first_order.has_value() && table.first_order->optimizer.has_cow_clip());
 }
 
 bool HoldsRows(const JobTables& tables, size_t t) {

@@ -29,7 +29,8 @@ uint64_t DenseParameterBytes(const std::vector<DenseTable>& tensors, ComputeOn w
 constexpr int64_t DeviceRowFloats(int64_t floats) { return (floats + 3) / 4 * 4; }
 
 // Whether a worker may hold rows of the table. Where servers decide which keys have a row, only
-// they can tell what a gradient does to it.
+// they can tell what a gradient does to it; and only they know how many lookups a gradient stands
+// for, which cow_clip needs.
 bool MayHold(const TableLayout& table);
 
 // Whether a worker may hold rows of table `t` and the job does not leave it to servers (placement

@@ -370,8 +370,14 @@ absl::StatusOr<std::vector<std::string>> CheckInit(const Job& job,
     if (!difference.empty()) return Differs(difference + ", in the checkpoint");
   }
   for (const TableLayout& table : here) {
-    if (Find(there, table.name) != nullptr) {
+    if (const TableLayout* const old = Find(there, table.name); old != nullptr) {
       kept.push_back(table.name);
+      if (table.first_order.has_value() != old->first_order.has_value()) {
+        notices->push_back(absl::StrCat("the first-order weights of table '", table.name, "' ",
+                                        table.first_order.has_value()
+                                            ? "begin anew: the checkpoint has none"
+                                            : "are left out: the job has none"));
+      }
       continue;
     }
     notices->push_back(

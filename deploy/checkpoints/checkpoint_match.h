@@ -32,7 +32,8 @@ absl::Status CheckDataFiles(const Job& job, const CheckpointManifest& manifest,
 
 // Checks that a new job can begin with the rows of the checkpoint (Job.init_from): features and
 // numeric columns of the same name are in the same order; each MLP layer has the same shape; tables
-// of the same name have rows of the same kind. Where features were added or dropped, the layer that
+// of the same name have rows of the same kind, but for first-order weights, which begin anew or are
+// left out. Where features were added or dropped, the layer that
 // reads them begins anew. Returns its tensors, which are not taken from the checkpoint. A script's
 // state is taken where the job's model is a script, too; beside another model neither a script's
 // state nor layers are. If anything begins empty or is left out, `notices` gets lines that name it,

@@ -58,6 +58,21 @@ TEST_F(InitMatchTest, TheSameFeaturesKeepAll) {
   EXPECT_THAT(notices_, IsEmpty());
 }
 
+TEST_F(InitMatchTest, FirstOrderWeightsThatAreLeftOutAreNamed) {
+  CheckpointManifest manifest = manifest_;
+  TableSpec* const table = manifest.mutable_tables(1);
+  ASSERT_EQ(table->name(), "v");
+  table->set_dim(table->dim() + 1);
+  table->mutable_first_order()->mutable_optimizer()->mutable_ftrl();
+  table->mutable_first_order()->mutable_initializer()->mutable_constant();
+  std::vector<std::string> notices;
+  const auto anew = CheckInit(JobOfFeatures({"a", "b"}, {"u", "v", "w"}), manifest, &notices);
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_THAT(*anew, IsEmpty());
+  EXPECT_THAT(notices, ElementsAre("the first-order weights of table 'v' are left out: the job has "
+                                   "none"));
+}
+
 TEST_F(InitMatchTest, AFeatureMoreBeginsTheLayerThatReadsIt) {
   const auto anew = Check(JobOfFeatures({"a", "b"}, {"u", "new", "v", "w"}));
   ASSERT_TRUE(anew.ok()) << anew.status();

@@ -189,7 +189,8 @@ absl::Status CheckWholeShards(const std::string& directory, const CheckpointMani
 
 // A table of another run's checkpoint, and the one of the same name here.
 struct InitTable {
-  TableId there, here;
+  TableLayout there;
+  TableId here;
 };
 
 std::vector<InitTable> InitTablesOf(const ServerConfig& config, const CheckpointManifest& init) {
@@ -198,7 +199,7 @@ std::vector<InitTable> InitTablesOf(const ServerConfig& config, const Checkpoint
   for (const TableLayout& there : TablesOf(init)) {
     if (std::count(anew.begin(), anew.end(), there.name) > 0) continue;
     for (const TableLayout& here : config.tables) {
-      if (here.name == there.name) tables.push_back({there.id, here.id});
+      if (here.name == there.name) tables.push_back({there, here.id});
     }
   }
   return tables;
@@ -206,12 +207,13 @@ std::vector<InitTable> InitTablesOf(const ServerConfig& config, const Checkpoint
 
 // One table's rows in one shard. Where its id is another here, so are its rows' partitions: all are
 // read, and those of this server taken. Candidates stay those that are still too few.
-absl::Status LoadInitTable(MergedRows* rows, TableId here, const ServerConfig& config,
-                           Loading* loading) {
+absl::Status LoadInitTable(MergedRows* rows, const TableLayout& there, TableId here,
+                           const ServerConfig& config, Loading* loading) {
   const ClusterMap servers(config.num_servers);
   const uint64_t salt = TableSalt(here);
-  const uint32_t min_count =
-      loading->tables->at(loading->tables->Find(here)).table.layout().min_count;
+  const TableLayout& layout = loading->tables->at(loading->tables->Find(here)).table.layout();
+  const uint32_t min_count = layout.min_count;
+  std::vector<float> carried(layout.row_floats());
   RowBatch batch;
   SavedRow row;
   for (;;) {
@@ -220,6 +222,10 @@ absl::Status LoadInitTable(MergedRows* rows, TableId here, const ServerConfig& c
     if (servers.ServerOfHash(KeyHash(salt, row.key.key)) != config.server_index) continue;
     if (row.values.empty() && row.lookups >= min_count) continue;
     if (batch.size() == kRowsPerLoad) RETURN_IF_ERROR(loading->Load(here, &batch));
+    if (!row.values.empty()) {
+      CarryRow(there, row.values, layout, config.seed, row.key.key, absl::MakeSpan(carried));
+      row.values = carried;
+    }
     batch.Add(row, /*changed=*/0);
   }
 }
@@ -318,11 +324,11 @@ absl::Status LoadInitRows(Disk* disk, const ServerConfig& config, const Checkpoi
   };
   std::vector<Piece> pieces;
   for (const InitTable& table : InitTablesOf(config, init)) {
-    const bool moves = table.there != table.here;
+    const bool moves = table.there.id != table.here;
     const ClusterMap::PartitionRange wanted =
         moves ? ClusterMap::PartitionRange{0, kNumPartitions} : own;
     for (RangeOfShard& range : RangesOf(init, wanted, num_threads)) {
-      range.partitions.table = table.there;
+      range.partitions.table = table.there.id;
       pieces.push_back({table, range});
     }
   }
@@ -333,7 +339,8 @@ absl::Status LoadInitRows(Disk* disk, const ServerConfig& config, const Checkpoi
       ASSIGN_OR_RETURN(const std::unique_ptr<MergedRows> rows,
                        MergedRows::Open(disk, config.init_directory, init, pieces[i].range.shard,
                                         pieces[i].range.partitions));
-      return LoadInitTable(rows.get(), pieces[i].table.here, config, &loading);
+      const InitTable& table = pieces[i].table;
+      return LoadInitTable(rows.get(), table.there, table.here, config, &loading);
     }();
   });
   for (const absl::Status& status : loaded) RETURN_IF_ERROR(status);

@@ -187,6 +187,64 @@ TEST_F(InitCheckpointTest, TablesAreMatchedByTheirNames) {
   }
 }
 
+TEST_F(InitCheckpointTest, FirstOrderWeightsBeginAnewOrAreDropped) {
+  const auto load = [&](const std::string& directory, const CheckpointManifest& init) {
+    config_.init_directory = directory;
+    TableSet tables(config_.tables, config_.seed);
+    const absl::Status loaded =
+        LoadInitRows(&disk_, config_, init, 2, &tables, [](uint64_t) { return absl::OkStatus(); });
+    EXPECT_TRUE(loaded.ok()) << loaded;
+    RowsByName found;
+    AddRows(tables, kNoStep, &found);
+    return found;
+  };
+  auto init = ReadInitManifest(&disk_, config_);
+  ASSERT_TRUE(init.ok()) << init.status();
+  const RowsByName plain = load(config_.init_directory, *init);
+  ASSERT_FALSE(plain.empty());
+  const std::vector<TableLayout> before = config_.tables;
+  for (TableLayout& table : config_.tables) {
+    FirstOrderWeight& weight = table.first_order.emplace();
+    weight.optimizer.kind = OptimizerKind::kAdagrad;
+    weight.optimizer.initial_accumulator = 0.75f;
+    weight.init_scale = 0.5f;
+    ++table.dim;
+  }
+  init = ReadInitManifest(&disk_, config_);
+  ASSERT_TRUE(init.ok()) << init.status();
+  const RowsByName with = load(config_.init_directory, *init);
+  ASSERT_EQ(with.size(), plain.size());
+  for (const auto& [id, row] : plain) {
+    const auto table = std::find_if(before.begin(), before.end(),
+                                    [&](const TableLayout& t) { return t.name == id.first; });
+    std::vector<float> expected = row.first;
+    if (!expected.empty()) {
+      expected.insert(expected.begin() + table->dim, 0.5f);
+      expected.push_back(0.75f);
+    }
+    EXPECT_EQ(with.at(id).first, expected) << id.first << ", " << id.second;
+    EXPECT_EQ(with.at(id).second, row.second);
+    if (expected.empty()) continue;
+    // And back: what the job lacks is dropped.
+    const auto here = std::find_if(config_.tables.begin(), config_.tables.end(),
+                                   [&](const TableLayout& t) { return t.name == id.first; });
+    std::vector<float> carried(row.first.size());
+    CarryRow(*here, expected, *table, config_.seed, id.second, absl::MakeSpan(carried));
+    EXPECT_EQ(carried, row.first);
+    carried.resize(expected.size());
+    CarryRow(*here, expected, *here, config_.seed, id.second, absl::MakeSpan(carried));
+    EXPECT_EQ(carried, expected);
+  }
+  // Rows that both have with other optimizers don't fit.
+  TableLayout other = config_.tables[0];
+  other.first_order->optimizer.kind = OptimizerKind::kSgd;
+  EXPECT_NE(DescribeInitDifference(config_.tables[0], other), "");
+  other.first_order->optimizer = config_.tables[0].first_order->optimizer;
+  other.first_order->optimizer.clip_value = 3;
+  other.first_order->init_scale = 3;
+  EXPECT_EQ(DescribeInitDifference(config_.tables[0], other), "");
+}
+
 TEST_F(InitCheckpointTest, TablesThatBeginAnewStayEmpty) {
   const auto init = ReadInitManifest(&disk_, config_);
   ASSERT_TRUE(init.ok()) << init.status();
