@@ -146,10 +146,11 @@ struct StepContext {
 
   // Once the step has begun.
   std::unique_ptr<StepTransfers> transfers;
-  DeviceSpan<const float> dense;        // [batch, dense_stride] device
-  DeviceSpan<const float> labels;       // [batch] device
-  DeviceSpan<const float> weights;      // [batch] device; none where the job has none
-  DeviceSpan<const SamplePlace> place;  // [1] device
+  DeviceSpan<const float> dense;    // [batch, dense_stride] device
+  DeviceSpan<const float> labels;   // [batch] device
+  DeviceSpan<const float> weights;  // [batch] device; none where the job has none
+  SamplePlace place_of_batch;
+  DeviceSpan<const SamplePlace> place;  // [1] device: the same
 
   std::vector<TableTransfers> table_transfers;
   // The owner's part of the step has memory of its own, since it is sent and awaited earlier; it is
@@ -176,8 +177,8 @@ struct StepContext {
     labels = upload().Add(absl::MakeConstSpan(batch->labels));
     weights = {};
     if (!batch->weights.empty()) weights = upload().Add(absl::MakeConstSpan(batch->weights));
-    const SamplePlace of_batch = {batch->step.value(), batch->first_row};
-    place = upload().Add(absl::MakeConstSpan(&of_batch, 1));
+    place_of_batch = {batch->step.value(), batch->first_row};
+    place = upload().Add(absl::MakeConstSpan(&place_of_batch, 1));
   }
 };
 
