@@ -6,8 +6,8 @@
 
 scores as `thermocline eval` does: what differs is the rounding of sums, some 1e-6 of a logit. As a library:
 
-    from thermocline_torch import ThermoclineDlrm, read_log
-    model = ThermoclineDlrm.load('model.safetensors').eval()
+    from thermocline_torch import ThermoclineModel, read_log
+    model = ThermoclineModel.load('model.safetensors').eval()
     for batch in read_log('log.tsv', model.config):
         logits = model(batch.dense, batch.keys, batch.offsets, batch.weights)   # [samples] float32
 
@@ -157,13 +157,14 @@ def initial_rows(seed, table_id, keys, dim, init_scale, initializer='uniform'):
     return grid.to(torch.float32) * float(unit)
 
 
-# --- The model -------------------------------------------------------------------------------------------------
+# --- Tables ----------------------------------------------------------------------------------------------------
 
 class EmbeddingTable(nn.Module):
     """Rows by key. Keys without a row read as their initial row, which no gradient changes."""
 
-    def __init__(self, keys, rows, seed, table_id, init_scale, initializer='uniform'):
-        """keys: [n] uint64 array, in any order. rows: [n, dim] float32 array."""
+    def __init__(self, keys, rows, seed, table_id, init_scale, initializer='uniform', first_order=None):
+        """keys: [n] uint64 array, in any order. rows: [n, dim] float32 array. first_order: what the export says of the
+        rows' last numbers, where they are first-order weights."""
         super().__init__()
         signed = torch.from_numpy(np.array(keys).view('<i8'))
         order = torch.argsort(signed)
@@ -171,53 +172,265 @@ class EmbeddingTable(nn.Module):
         self.weight = nn.Parameter(torch.from_numpy(np.array(rows))[order])  # [n, dim]
         self.initial = {'seed': seed, 'table_id': table_id, 'init_scale': init_scale,
                         'initializer': initializer}
+        self.first_order = first_order
+
+    def begun(self, keys):
+        """The initial rows of keys."""
+        dim = self.weight.shape[1]
+        if self.first_order is None:
+            return initial_rows(keys=keys, dim=dim, **self.initial)
+        seed = int(mix64(torch.tensor(_signed((self.initial['seed'] ^ 0x66697273744F7264) & _MASK))))
+        weights = initial_rows(seed, self.initial['table_id'], keys, 1, self.first_order['init_scale'],
+                               self.first_order['initializer'])
+        return torch.cat([initial_rows(keys=keys, dim=dim - 1, **self.initial), weights], dim=1)
 
     def forward(self, keys):
         """keys: [m] int64, the bits of uint64. Returns [m, dim]."""
-        n, dim = self.weight.shape
+        n = len(self.weight)
         if n == 0:
-            return initial_rows(keys=keys, dim=dim, **self.initial)
+            return self.begun(keys)
         at = torch.searchsorted(self.keys, keys).clamp(max=n - 1)
         rows = self.weight[at]
         missing = self.keys[at] != keys
         if missing.any():
-            begun = initial_rows(keys=keys[missing], dim=dim, **self.initial)
-            rows = rows.masked_scatter(missing[:, None], begun)
+            rows = rows.masked_scatter(missing[:, None], self.begun(keys[missing]))
         return rows
 
 
-def _mlp(tensors, name, relu_after_last):
-    layers = []
-    while '%s.%d.weight' % (name, len(layers) // 2) in tensors:
-        layer = '%s.%d' % (name, len(layers) // 2)
-        weight = torch.from_numpy(np.array(tensors[layer + '.weight']))  # [in, out]
-        linear = nn.Linear(*weight.shape)
+# --- Layers ----------------------------------------------------------------------------------------------------
+#
+# A value is a list of vectors, each [samples, width]. A layer is made of its stanza in the job (a dictionary, with
+# the names of proto/job.proto) and of its own tensors, and called with the values of its inputs, one after the other.
+
+def _concat(values):
+    return torch.cat([vector for value in values for vector in value], dim=1)
+
+
+def _stack(values):
+    return torch.stack([vector for value in values for vector in value], dim=1)  # [samples, vectors, width]
+
+
+def _like(values, numbers):
+    """The numbers, [samples, width], as a list of vectors of the same widths as those of `values`."""
+    return list(numbers.split([vector.shape[1] for value in values for vector in value], dim=1))
+
+
+def _parameter(array):
+    return nn.Parameter(torch.from_numpy(np.array(array)))
+
+
+def _linear(tensors, weight, bias=None):
+    """A layer of a weight [in, out] of the export."""
+    columns, rows = tensors[weight].shape
+    linear = nn.Linear(columns, rows, bias=bias is not None)
+    with torch.no_grad():
+        linear.weight.copy_(torch.from_numpy(np.array(tensors[weight])).T)
+        if bias is not None:
+            linear.bias.copy_(torch.from_numpy(np.array(tensors[bias])))
+    return linear
+
+
+def _activation(kind, tensors, slope):
+    if kind == 'PRELU':
+        prelu = nn.PReLU(len(tensors[slope]))
         with torch.no_grad():
-            linear.weight.copy_(weight.T)
-            linear.bias.copy_(torch.from_numpy(np.array(tensors[layer + '.bias'])))
-        layers += [linear, nn.ReLU()]
-    return nn.Sequential(*(layers if relu_after_last else layers[:-1]))
+            prelu.weight.copy_(torch.from_numpy(np.array(tensors[slope])))
+        return [prelu]
+    return {'RELU': [nn.ReLU()], 'SIGMOID': [nn.Sigmoid()], 'TANH': [nn.Tanh()], 'LINEAR': []}[kind]
 
 
-class ThermoclineDlrm(nn.Module):
-    """DLRM (Naumov et al. 2019) as Thermocline computes it. `config` is what the export says of the model:
-    docs/formats.md has its fields; `metadata` has the file's other texts (job, step, ...)."""
+def _mlp(tensors, activation='RELU', last=None, layer_norm=False, dropout=0):
+    """Linear layers, each with norm, activation and dropout; after the last there are none if `last` is LINEAR."""
+    parts = []
+    count = sum(name.count('.') == 1 and name.endswith('.weight') for name in tensors)
+    for i in range(count):
+        parts.append(_linear(tensors, '%d.weight' % i, '%d.bias' % i))
+        kind = last if last and i == count - 1 else activation
+        if i == count - 1 and last == 'LINEAR':
+            break
+        if layer_norm:
+            norm = nn.LayerNorm(parts[-1].out_features)
+            with torch.no_grad():
+                norm.weight.copy_(torch.from_numpy(np.array(tensors['%d.norm.weight' % i])))
+                norm.bias.copy_(torch.from_numpy(np.array(tensors['%d.norm.bias' % i])))
+            parts.append(norm)
+        parts += _activation(kind, tensors, '%d.slope' % i)
+        parts += [nn.Dropout(dropout)] if dropout else []
+    return nn.Sequential(*parts)
+
+
+class Mlp(nn.Module):
+    def __init__(self, stanza, tensors):
+        super().__init__()
+        self.layers = _mlp(tensors, stanza.get('activation', 'RELU'), stanza.get('last'),
+                           stanza.get('layer_norm', False), stanza.get('dropout', 0))
+
+    def forward(self, *values):
+        return [self.layers(_concat(values))]
+
+
+class Function(nn.Module):
+    """A layer without parameters."""
+
+    def __init__(self, stanza, _tensors):
+        super().__init__()
+        self.stanza = stanza
+
+
+class Dot(Function):
+    def forward(self, *values):
+        z = _stack(values)
+        products = torch.bmm(z, z.transpose(1, 2))
+        i, j = torch.tril_indices(z.shape[1], z.shape[1], offset=-1)  # (1,0), (2,0), (2,1), (3,0), ...
+        first = [z[:, 0]] if self.stanza.get('keep_first') else []
+        return [torch.cat(first + [products[:, i, j]], dim=1)]
+
+
+class Fm(Function):
+    def forward(self, *values):
+        z = _stack(values)
+        return [((z.sum(1) ** 2 - (z ** 2).sum(1)).sum(1, keepdim=True)) / 2]
+
+
+class FirstOrder(nn.Module):
+    """The sum of the inputs, which are the first-order weights of features; numbers have theirs here."""
+
+    def __init__(self, _stanza, tensors):
+        super().__init__()
+        self.weight = _parameter(tensors['weight']) if 'weight' in tensors else None
+
+    def forward(self, *values):
+        return [sum(vector for value in values for vector in value)]
+
+
+class Cross(nn.Module):
+    def __init__(self, stanza, tensors):
+        super().__init__()
+        self.layers = nn.ModuleList()
+        for i in range(stanza['layers']):
+            name = '%d.' % i
+            self.layers.append(
+                _linear(tensors, name + 'weight', name + 'bias') if not stanza.get('rank') else
+                nn.Sequential(_linear(tensors, name + 'down'), _linear(tensors, name + 'up', name + 'bias')))
+
+    def forward(self, *values):
+        x0 = x = _concat(values)
+        for layer in self.layers:
+            x = x0 * layer(x) + x
+        return [x]
+
+
+class Bilinear(nn.Module):
+    def __init__(self, stanza, tensors):
+        super().__init__()
+        self.first, self.second = _linear(tensors, 'first.weight', 'bias'), _linear(tensors, 'second.weight')
+        self.heads = nn.ParameterList(_parameter(tensors['%d.weight' % head]) for head in range(stanza.get('heads') or 1))
+
+    def forward(self, *values):
+        x, y = (_concat([value]) for value in values)
+        parts = zip(self.heads, x.chunk(len(self.heads), 1), y.chunk(len(self.heads), 1))
+        return [self.first(x) + self.second(y) + sum(((part @ w) * other).sum(1, keepdim=True)
+                                                     for w, part, other in parts)]
+
+
+class FeatureGate(nn.Module):
+    """The values of `by` come before those of `input`. Without `by` the context is the number 1."""
+
+    def __init__(self, stanza, tensors):
+        super().__init__()
+        self.by = len(stanza.get('by', []))
+        self.layers = _mlp(tensors, last='LINEAR')
+
+    def forward(self, *values):
+        context, x = values[:self.by], values[self.by:]
+        weights = 2 * torch.sigmoid(self.layers(_concat(context) if context else x[0][0].new_ones(1, 1)))
+        return _like(x, weights * _concat(x))
+
+
+class Embed(nn.Module):
+    def __init__(self, _stanza, tensors):
+        super().__init__()
+        self.weight = _parameter(tensors['weight'])  # [numbers, dim]
+
+    def forward(self, *values):
+        return list((_concat(values)[:, :, None] * self.weight).unbind(1))
+
+
+class Concat(Function):
+    def forward(self, *values):
+        return [_concat(values)]
+
+
+class Add(Function):
+    def forward(self, *values):
+        return _like(values[:1], sum(_concat([value]) for value in values))
+
+
+class Multiply(Function):
+    def forward(self, *values):
+        product = _concat(values[:1])
+        for value in values[1:]:
+            product = product * _concat([value])
+        return _like(values[:1], product)
+
+
+class Normalize(Function):
+    def forward(self, *values):
+        epsilon = self.stanza.get('epsilon', 1e-12)
+        return [nn.functional.normalize(vector, eps=epsilon) for value in values for vector in value]
+
+
+class Pool(Function):
+    def forward(self, *values):
+        z, mode = _stack(values), self.stanza.get('mode', 'SUM')
+        return [z[:, -1] if mode == 'LAST' else z.mean(1) if mode == 'MEAN' else z.sum(1)]
+
+
+LAYERS = {'mlp': Mlp, 'dot': Dot, 'fm': Fm, 'first_order': FirstOrder, 'cross': Cross, 'bilinear': Bilinear,
+          'feature_gate': FeatureGate, 'embed': Embed, 'concat': Concat, 'add': Add, 'multiply': Multiply,
+          'normalize': Normalize, 'pool': Pool}
+
+
+def _dlrm_layers(tensors):
+    """The layers of an export of an earlier version, which knew DLRM alone."""
+    bottom = [{'name': 'bottom', 'input': ['numeric'], 'mlp': {}}] if 'bottom.0.weight' in tensors else []
+    return bottom + [{'name': 'pairs', 'input': ['bottom', 'categorical'] if bottom else ['categorical'],
+                      'dot': {'keep_first': True}},
+                     {'name': 'top', 'input': ['pairs'], 'mlp': {'last': 'LINEAR'}}]
+
+
+# --- The model -------------------------------------------------------------------------------------------------
+
+class ThermoclineModel(nn.Module):
+    """A job's model as Thermocline computes it. `config` is what the export says of the model: docs/formats.md has
+    its fields; `metadata` has the file's other texts (job, step, ...)."""
 
     def __init__(self, tensors, metadata):
         super().__init__()
         self.metadata = metadata
-        self.config = json.loads(metadata['model'])
+        self.config = config = json.loads(metadata['model'])
         self.tables = nn.ModuleDict()
-        self._index = {}
-        for i, table in enumerate(self.config['tables']):
+        self._index, self._dims = {}, {}
+        for i, table in enumerate(config['tables']):
             name = table['name']
             self._index[name] = str(i)  # A module's name may not have dots; a table's may.
+            self._dims[name] = table['dim'] - ('first_order' in table)
             self.tables[str(i)] = EmbeddingTable(tensors[name + '.keys'], tensors[name + '.rows'],
-                                                 self.config['seed'], table['id'],
-                                                 table['init_scale'],
-                                                 table.get('initializer', 'uniform'))
-        self.bottom = _mlp(tensors, 'bottom', relu_after_last=True)
-        self.top = _mlp(tensors, 'top', relu_after_last=False)
+                                                 config['seed'], table['id'], table['init_scale'],
+                                                 table.get('initializer', 'uniform'), table.get('first_order'))
+        self._groups = {group['name']: group['feature'] for group in config.get('groups', [])}
+        self._stanzas = config.get('layers') or _dlrm_layers(tensors)
+        self.layers = nn.ModuleList()
+        for stanza in self._stanzas:
+            kind, = (kind for kind in LAYERS if kind in stanza)
+            self.layers.append(LAYERS[kind](stanza[kind], _under(stanza['name'], tensors)))
+        self._task, = config.get('tasks', [{'label': '', 'input': ['top']}])
+        own = _under(self._task['label'], tensors)
+        self.task = _linear(own, 'weight', 'bias') if 'weight' in own else None
+
+    def layer(self, name):
+        """The module of the layer of this name."""
+        return self.layers[[stanza['name'] for stanza in self._stanzas].index(name)]
 
     @classmethod
     def load(cls, path):
@@ -258,13 +471,45 @@ class ThermoclineDlrm(nn.Module):
         offsets: for each feature int64 [samples + 1], where in `keys` a sample's begin
         weights: for each feature float32 [lookups], or None where it has none; None: no feature has
         """
-        vectors = [self.bottom(dense)] if len(self.bottom) else []
         weights = weights or [None] * len(keys)
-        vectors += [self.pooled(*of) for of in zip(self.config['features'], keys, offsets, weights)]
-        z = torch.stack(vectors, dim=1)  # [samples, vectors, dim]
-        dots = torch.bmm(z, z.transpose(1, 2))
-        i, j = torch.tril_indices(z.shape[1], z.shape[1], offset=-1)  # (1,0), (2,0), (2,1), (3,0), ...
-        return self.top(torch.cat([z[:, 0], dots[:, i, j]], dim=1)).squeeze(1)
+        rows = {feature['name']: self.pooled(feature, *of)
+                for feature, *of in zip(self.config['features'], keys, offsets, weights)}
+        dims = {feature['name']: self._dims[feature['table']] for feature in self.config['features']}
+        vectors = {name: row[:, :dims[name]] for name, row in rows.items()}
+        first_order = {name: row[:, dims[name]:] for name, row in rows.items()}
+        values = {}  # Of the layers so far.
+        for stanza, layer in zip(self._stanzas, self.layers):
+            features = {'numeric': dense, **vectors}
+            if 'first_order' in stanza:
+                features = {'numeric': None if layer.weight is None else dense @ layer.weight, **first_order}
+            inputs = stanza.get('feature_gate', {}).get('by', []) + stanza['input']
+            values[stanza['name']] = layer(*[self._read(name, values, features) for name in inputs])
+        logits, wide = [], []
+        for name in self._task['input']:
+            value = self._read(name, values, {'numeric': dense, **vectors})
+            width = sum(vector.shape[1] for vector in value)
+            (logits if name in values and width == 1 else wide).append(value)
+        logits = [value[0] for value in logits] + ([self.task(_concat(wide))] if wide else [])
+        return sum(logits).squeeze(1)
+
+    def _read(self, name, values, features):
+        """What an input of this name is: the value of a layer, or a list of features' vectors."""
+        if name in values:
+            return values[name]
+        if name in self._groups:
+            return [vector for member in self._groups[name] for vector in self._read(member, {}, features)]
+        if name in ('categorical', 'fields'):
+            return [features[feature['name']] for feature in self.config['features']
+                    if name == 'categorical' or not feature.get('sequence')]
+        return [features[name]]
+
+
+ThermoclineDlrm = ThermoclineModel  # Its name in earlier versions.
+
+
+def _under(name, tensors):
+    """The tensors called NAME.REST, by REST."""
+    return {key[len(name) + 1:]: tensor for key, tensor in tensors.items() if key.startswith(name + '.')}
 
 
 # --- Scores ----------------------------------------------------------------------------------------------------
@@ -323,7 +568,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     if not 0 <= flags.test_share < 1 or flags.batch_size < 1:
         parser.error('--test-share is in [0, 1), --batch-size at least 1')
     try:
-        model = ThermoclineDlrm.load(flags.export).eval().to(flags.device)
+        model = ThermoclineModel.load(flags.export).eval().to(flags.device)
         batches = read_log(flags.data, model.config, flags.batch_size, flags.test_share,
                            flags.max_bad_rows, flags.held_out)
         logits, labels = score(model, batches, flags.device)

@@ -3,17 +3,22 @@
 
     pip install -r tests/benchmarks/peers/requirements.txt      # torch and numpy suffice
     compare_quality.py avazu=train.csv.gz taobao=UserBehavior.csv criteo_kaggle=train.txt.gz [--seeds 5]
+                       [--models dlrm,wide_deep,deepfm,dcnv2,finalmlp] [--kept FILE]
 
-NAME=TEXT: TEXT is a log (plain or .gz) for which deploy/jobs/NAME.textproto is written. Thermocline trains
-that job on it for one pass and scores the last tenth. peers/real_logs.py makes arrays of the same rows by the
-rules of docs/formats.md, and peers/torch_dlrm.py trains them with the job's batch size, widths, learning rate
-and distribution of initial rows; only the random numbers of the initial weights differ.
+NAME=TEXT: TEXT is a log (plain or .gz) for which deploy/jobs/NAME.textproto is written. Its model is one of --models,
+as deploy/jobs/criteo_MODEL.textproto has it; dlrm is that of NAME.textproto itself. Thermocline trains that job and
+scores the last tenth. peers/real_logs.py makes arrays of the same rows by the rules of docs/formats.md, and
+peers/torch_models.py trains them with the same job: batch size, passes, widths, dropout, learning rate and the
+distribution of initial values; only the random numbers differ.
 
 That the rows are the same is checked first: the model of the first seed, exported and scored in PyTorch with the
-keys of these arrays, must have the logloss that Thermocline found, to 1e-5. Printed: test AUC and logloss,
-mean and standard deviation over the seeds.
+keys of these arrays, must have the logloss that Thermocline found, to 1e-5. Printed: test AUC and logloss, mean and
+standard deviation over the seeds, and the difference of the mean AUCs beside two standard errors of it.
+
+With --kept, runs of PyTorch are kept in a file, and not repeated; --peer-only makes them alone.
 """
 import argparse
+import json
 import os
 import re
 import statistics
@@ -26,6 +31,7 @@ PEERS = os.path.join(train_run.ROOT, "tests", "benchmarks", "peers")
 sys.path[:0] = [PEERS, os.path.join(train_run.ROOT, "deploy", "python")]
 try:
     import click_log
+    import job_text
     import numpy as np
     import real_logs
     import thermocline_torch
@@ -34,23 +40,23 @@ except ModuleNotFoundError as error:
     sys.exit(f"compare_quality.py needs {error.name}: see peers/requirements.txt")
 
 
-def job_settings(path):
-    """What the peer needs to be told of a job."""
-    with open(path) as file:
-        text = file.read()
-
-    def value(name, default):
-        found = re.search(rf"\b{name}: *(\[[^]]*\]|[0-9.]+)", text)
-        return re.sub(r"[\[\] ]", "", found[1]).replace(",", "-") if found else default
-    return {"--batch": value("batch_size", ""), "--lr": value("base", ""), "--init": value("init_scale", "0.01"),
-            "--dim": value("dim", "16"), "--top": value("top", ""), "--bottom": value("bottom", "1")}
+def job_of(name, model):
+    """The job's fields, as a dictionary."""
+    def read(job):
+        with open(os.path.join(train_run.ROOT, "deploy", "jobs", f"{job}.textproto")) as file:
+            return job_text.parse(file.read())
+    job = read(name)
+    if model != "dlrm":
+        del job["dlrm"]
+        job[model] = read(f"criteo_{model}")[model]
+    return job
 
 
 def train(args, job, data, folder, seed):
     """(auc, logloss) of one run, which leaves its model in `folder`/SEED.safetensors."""
-    run_dir = os.path.join(folder, f"run-{seed}")
+    run_dir = os.path.join(folder, f"run-{os.path.basename(job)}-{seed}")
     train_run.run([args.thermocline, "train", job, "--data", data, "--run-dir", run_dir, "--set", f"seed={seed}",
-                   "--set", "checkpoint.at_end=true"])
+                   "--set", "checkpoint.at_end=true", "--set", f"cluster.worker_threads={args.cores}"])
     model = os.path.join(folder, f"{seed}.safetensors")
     train_run.run([args.thermocline, "checkpoint", "export", run_dir, model])
     result = train_run.read_json(os.path.join(run_dir, "summary.json"))
@@ -62,7 +68,7 @@ def score_export(folder, seed):
     log = click_log.ClickLog(folder)
     dense, _, labels = log.split("test")
     keys = np.load(os.path.join(folder, "keys.npy"))[-len(labels):].view(np.int64)
-    model = thermocline_torch.ThermoclineDlrm.load(os.path.join(folder, f"{seed}.safetensors")).eval()
+    model = thermocline_torch.ThermoclineModel.load(os.path.join(folder, f"{seed}.safetensors")).eval()
     offsets = [torch.arange(len(labels) + 1)] * keys.shape[1]
     with torch.no_grad():
         logits = model(torch.from_numpy(np.array(dense)),
@@ -70,51 +76,79 @@ def score_export(folder, seed):
     return click_log.auc(labels, logits), click_log.logloss(labels.astype(np.float64), logits.astype(np.float64))
 
 
-def train_peer(args, settings, folder, seed):
-    command = [sys.executable, os.path.join(PEERS, "torch_dlrm.py"), folder, "--seed", str(seed),
-               "--threads", str(args.cores)]
-    for flag, value in settings.items():
-        command += [flag, value]
-    found = re.search(r"auc=([0-9.]+) logloss=([0-9.]+)", output := train_run.run(command))
-    return (float(found[1]), float(found[2])) if found else sys.exit(f"{command}\nprinted:\n{output}")
+def train_peer(args, job, folder, seed):
+    """(auc, logloss) of a run of PyTorch, or of the same one that was kept."""
+    with open(job) as file:
+        key = f"{os.path.basename(job)} seed {seed} {json.dumps(job_text.parse(file.read()))} torch {torch.__version__}"
+    kept = train_run.read_json(args.kept) if args.kept and os.path.exists(args.kept) else {}
+    if key not in kept:
+        command = [sys.executable, os.path.join(PEERS, "torch_models.py"), folder, "--job", job, "--seed", str(seed),
+                   "--threads", str(args.cores)]
+        found = re.search(r"auc=([0-9.]+) logloss=([0-9.]+)", output := train_run.run(command))
+        if not found:
+            sys.exit(f"{command}\nprinted:\n{output}")
+        kept[key] = (float(found[1]), float(found[2]))
+        if args.kept:
+            with open(args.kept, "w") as file:
+                json.dump(kept, file, indent=1)
+    return kept[key]
 
 
-def compare(args, name, data, folder):
+def compare(args, name, model, data, folder):
     """{program: [(auc, logloss)] of each seed}"""
-    job = os.path.join(train_run.ROOT, "deploy", "jobs", f"{name}.textproto")
-    settings = job_settings(job)
-    real_logs.convert(name, data, folder)
-    log = click_log.ClickLog(folder)
-    print(f"{name}: {len(log.split('train')[2]):,} rows to train, {len(log.split('test')[2]):,} to score, "
-          f"{len(log.cardinalities)} features, {sum(log.cardinalities):,} keys; "
-          + " ".join(f"{flag[2:]} {value}" for flag, value in settings.items()), flush=True)
+    fields = job_of(name, model)
+    job = os.path.join(folder, f"{name}_{model}.textproto")
+    with open(job, "w") as file:
+        file.write(job_text.to_text(fields))
     runs = {"Thermocline": [], "PyTorch": []}
     for seed in range(1, args.seeds + 1):
-        runs["Thermocline"].append(ours := train(args, job, data, folder, seed))
-        if seed == 1:
+        if not args.peer_only:
+            runs["Thermocline"].append(ours := train(args, job, data, folder, seed))
+        if seed == 1 and not args.peer_only:
             exported = score_export(folder, seed)
             if max(abs(a - b) for a, b in zip(ours, exported)) > 1e-5:
                 sys.exit(f"{name}: the rows differ: Thermocline scores its model with AUC and logloss {ours}, "
                          f"PyTorch scores it with {exported}")
-        runs["PyTorch"].append(peer := train_peer(args, settings, folder, seed))
-        print(f"  seed {seed}   AUC {ours[0]:.4f} {peer[0]:.4f}   logloss {ours[1]:.4f} {peer[1]:.4f}", flush=True)
+        runs["PyTorch"].append(train_peer(args, job, folder, seed))
+        print(f"  {name} {model} seed {seed}   " + "   ".join(
+            f"{program} AUC {results[-1][0]:.4f} logloss {results[-1][1]:.4f}"
+            for program, results in runs.items() if results), flush=True)
     return runs
 
 
-def print_row(name, program, results):
-    columns = [f"{statistics.mean(values):.4f} ± {statistics.stdev(values) if len(values) > 1 else 0:.4f}"
-               for values in zip(*results)]
-    print(f"| {name} | {program} | {columns[0]} | {columns[1]} |")
+def describe(name, folder):
+    real = click_log.ClickLog(folder)
+    print(f"{name}: {len(real.split('train')[2]):,} rows to train, {len(real.split('test')[2]):,} to score, "
+          f"{len(real.cardinalities)} features, {sum(real.cardinalities):,} keys", flush=True)
+
+
+def spread(values):
+    return f"{statistics.mean(values):.4f} ± {statistics.stdev(values) if len(values) > 1 else 0:.4f}"
+
+
+def print_row(name, model, runs):
+    """What both programs found, and how far apart they are beside what chance makes of as many runs."""
+    (our_aucs, our_losses), (peer_aucs, peer_losses) = (zip(*results) for results in runs.values())
+    difference = statistics.mean(our_aucs) - statistics.mean(peer_aucs)
+    errors = [statistics.variance(aucs) / len(aucs) if len(aucs) > 1 else 0 for aucs in (our_aucs, peer_aucs)]
+    bound = max(0.005, 2 * sum(errors) ** 0.5)
+    print(f"| {name} | {model} | {spread(our_aucs)} | {spread(peer_aucs)} | {difference:+.4f} | "
+          f"{2 * sum(errors) ** 0.5:.4f} | {spread(our_losses)} | {spread(peer_losses)} |")
+    return abs(difference) <= bound
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("logs", metavar="NAME=TEXT", nargs="+")
     parser.add_argument("--thermocline", default=f"{train_run.ROOT}/build/bin/thermocline")
+    parser.add_argument("--models", default="dlrm", help="some of dlrm,wide_deep,deepfm,dcnv2,finalmlp")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--kept", metavar="FILE")
+    parser.add_argument("--peer-only", action="store_true")
     args = parser.parse_args()
     logs = [log.partition("=")[::2] for log in args.logs]
+    models = args.models.split(",")
     for name, data in logs:
         if name not in real_logs.FORMS or not os.path.exists(data):
             parser.error(f"{name}={data}: NAME is one of {', '.join(real_logs.FORMS)}, TEXT a file")
@@ -122,10 +156,15 @@ def main():
     table = []
     for name, data in logs:
         with tempfile.TemporaryDirectory(prefix="compare_quality_") as folder:
-            table += [(name, program, results) for program, results in compare(args, name, data, folder).items()]
-    print("\n| log | | test AUC | logloss |\n|---|---|---|---|")
-    for row in table:
-        print_row(*row)
+            real_logs.convert(name, data, folder)
+            describe(name, folder)
+            table += [(name, model, compare(args, name, model, data, folder)) for model in models]
+    if args.peer_only:
+        return
+    print("\n| log | model | AUC, Thermocline | AUC, PyTorch | difference | 2 standard errors | logloss, Thermocline | "
+          "logloss, PyTorch |\n|" + "---|" * 8)
+    if not all([print_row(*row) for row in table]):
+        sys.exit("a difference is beyond 0.005 and two standard errors")
 
 
 if __name__ == "__main__":

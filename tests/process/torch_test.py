@@ -63,6 +63,48 @@ checkpoint { every_steps: 1 }
 cluster { worker_threads: 1 servers: 2 }
 """
 
+# Every kind of layer, and values of one and of several vectors.
+LAYERS_JOB = """
+name: "layers"
+seed: 9
+data { format: CRITEO_TSV path: "%(data)s" num_dense: 3 test_share: 0.25 }
+default_table { dim: 6 init_scale: 0.3 }
+table { name: "shared" settings { dim: 6 init_scale: 0.5 optimizer { adam {} } } }
+feature { name: "a" table: "shared" }
+feature { name: "b" pooling: MEAN }
+feature { name: "c" table: "shared" }
+group { name: "two" feature: ["b", "a"] }
+layer { name: "wide" input: ["categorical", "numeric"]
+        first_order { initializer { normal { std: 0.2 } } optimizer { ftrl { l1: 0.01 } } } }
+layer { name: "numbers" input: "numeric" embed { dim: 6 } }
+layer { name: "fm" input: ["numbers", "fields"] fm {} }
+layer { name: "unit" input: ["two", "numbers"] normalize {} }
+layer { name: "pairs" input: "unit" dot {} }
+layer { name: "kept" input: ["c", "two"] dot { keep_first: true } }
+layer { name: "gated" input: ["categorical", "numbers"] feature_gate { by: ["a", "numeric"] units: [5] } }
+layer { name: "learned" input: "gated" feature_gate { units: [4] } }
+layer { name: "cross" input: ["numeric", "learned"] cross { layers: 2 } }
+layer { name: "low_rank" input: ["kept", "pairs"] cross { layers: 2 rank: 3 } }
+layer { name: "first" input: "cross" mlp { units: [12, 8] activation: PRELU layer_norm: true dropout: 0.2 } }
+layer { name: "second" input: "low_rank" mlp { units: [10, 8] activation: TANH last: SIGMOID } }
+layer { name: "third" input: "learned" mlp { units: [5, 8] last: LINEAR layer_norm: true } }
+layer { name: "fusion" input: ["first", "second"] bilinear { heads: 4 } }
+layer { name: "sum" input: ["first", "second", "third"] add {} }
+layer { name: "product" input: ["sum", "third"] multiply {} }
+layer { name: "all" input: ["product", "a"] concat {} }
+layer { name: "pooled" input: "learned" pool {} }
+layer { name: "mean" input: "numbers" pool { mode: MEAN } }
+layer { name: "last" input: ["pooled", "mean"] pool { mode: LAST } }
+task { label: "label" input: ["wide", "all", "fm", "fusion", "last", "pooled"] }
+train { batch_size: 64 learning_rate { base: 0.05 } }
+checkpoint { }
+cluster { worker_threads: 1 }
+"""
+
+PRESETS = {'wide_deep': 'deep: [16, 8] dropout: 0.1', 'deepfm': 'deep: [16]',
+           'dcnv2': 'cross_layers: 2 cross_rank: 3 deep: [16, 8] dropout: 0.1',
+           'finalmlp': 'first: [16, 8] second: [12] heads: 4 gate: [8] first_gate_by: "a"'}
+
 # A model without dense columns has no bottom MLP.
 NPY_JOB = """
 name: "small"
@@ -184,7 +226,7 @@ class TorchTest(ProcessTest):
         export = self.export()
         self.assert_same(self.score(export, '--data', data, '--test-share', '0.25'),
                          self.evaluate('held-out'))
-        model = thermocline_torch.ThermoclineDlrm.load(export).eval()
+        model = thermocline_torch.ThermoclineModel.load(export).eval()
         # Every kind of value; keys and bags that training has seen and others.
         samples = ['1\t\t-2\t7\t\t1,2,fffffffffffffffe\t3\n', *lines(random_, 3)]
         for i, sample in enumerate(samples):
@@ -199,6 +241,62 @@ class TorchTest(ProcessTest):
             # logloss = log(1 + exp(-x)) of the logit of what happened.
             of_the_label = -math.log(math.expm1(summary['logloss']))
             self.assertAlmostEqual(logit if label else -logit, of_the_label, delta=1e-5, msg=sample)
+
+    def assert_same_logits(self, data):
+        """The export of the run has the logits of `predict` on a log."""
+        export, scores = self.export(), self.run_dir + '.npy'
+        done = self.thermocline('predict', '--checkpoint', self.run_dir, '--data', data, '--out', scores)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        model = thermocline_torch.ThermoclineModel.load(export).eval()
+        logits, _ = thermocline_torch.score(model, thermocline_torch.read_log(data, model.config))
+        predicted = np.load(scores).astype(np.float64)
+        self.assertEqual(predicted.shape, logits.shape)
+        self.assertGreater(logits.std(), 0.05)
+        self.assertLess(float(np.abs(np.log(predicted / (1 - predicted)) - logits).max()), 1e-4)
+        return model
+
+    def write_layers_log(self):
+        data = self.run_dir + '.tsv'
+        with open(data, 'w') as file:
+            file.writelines(lines(random.Random(4), 1200))
+        return data
+
+    def test_every_kind_of_layer(self):
+        data = self.write_layers_log()
+        with open(self.job, 'w') as job:
+            job.write(LAYERS_JOB % {'data': data})
+        self.train()
+        model = self.assert_same_logits(data)
+        kinds = {kind for stanza in model.config['layers'] for kind in stanza} - {'name', 'input'}
+        self.assertEqual(kinds, set(thermocline_torch.LAYERS))
+        self.assertEqual(model.layer('fusion').first.weight.shape, (1, 8))
+        self.assertEqual([layer.__class__.__name__ for layer in model.layer('third').layers],
+                         ['Linear', 'LayerNorm', 'ReLU', 'Linear'])
+
+    def test_presets(self):
+        data = self.write_layers_log()
+        with open(self.job, 'w') as job:
+            job.write(TSV_JOB % {'data': data})
+        run_dir = self.run_dir
+        for name, fields in PRESETS.items():
+            with self.subTest(name):
+                self.run_dir = '%s-%s' % (run_dir, name)
+                self.train('--clear=dlrm', '--set=%s={%s}' % (name, fields))
+                self.assert_same_logits(data)
+
+    def test_exports_of_earlier_versions(self):
+        # They have the widths of a DLRM's MLPs, and no layers.
+        self.train('--set=checkpoint.every_steps=0', '--set=train.max_steps=20')
+        tensors, metadata = thermocline_torch.read_safetensors(self.export())
+        now = thermocline_torch.ThermoclineModel(tensors, metadata).eval()
+        self.assertEqual([stanza['name'] for stanza in now.config['layers']], ['bottom', 'pairs', 'top'])
+        config = {name: value for name, value in now.config.items() if name not in ('layers', 'tasks')}
+        self.assertEqual(len(config['bottom']), len(now.layer('bottom').layers) // 2 + 1)
+        before = thermocline_torch.ThermoclineModel(tensors, dict(metadata, model=json.dumps(config))).eval()
+        batch = next(thermocline_torch.read_log(self.data, now.config))
+        with torch.no_grad():
+            logits = [model(batch.dense, batch.keys, batch.offsets).tolist() for model in (now, before)]
+        self.assertEqual(*logits)
 
     def test_weights_of_lists(self):
         # A step of SGD by PyTorch, whose EmbeddingBag takes weights of single lookups, moves the rows as ours does.
@@ -225,7 +323,7 @@ class TorchTest(ProcessTest):
             self.assertEqual(done.returncode, 0, done.stderr)
             models.append(thermocline_torch.read_safetensors(path)[0])
         before, after = models
-        model = thermocline_torch.ThermoclineDlrm.load('%s-0.safetensors' % self.run_dir)
+        model = thermocline_torch.ThermoclineModel.load('%s-0.safetensors' % self.run_dir)
         self.assertEqual([feature.get('weights') for feature in model.config['features']], ['wa', 'wb', None])
         tables = {}
         for name in ('a', 'shared'):
@@ -249,10 +347,10 @@ class TorchTest(ProcessTest):
             return torch.nn.functional.embedding_bag(flat, tables[name], offsets, mode='sum',
                                                      per_sample_weights=torch.cat(of_bags).float())
 
-        bottom = model.bottom(torch.tensor([[row[1]] for row in batch], dtype=torch.float32))
+        bottom = model.layer('bottom').layers(torch.tensor([[row[1]] for row in batch], dtype=torch.float32))
         z = torch.stack([bottom, pooled('a', 0, 0), pooled('shared', 1, 1, mean=True), pooled('shared', 2)], dim=1)
         i, j = torch.tril_indices(4, 4, offset=-1)
-        logits = model.top(torch.cat([z[:, 0], torch.bmm(z, z.transpose(1, 2))[:, i, j]], dim=1)).squeeze(1)
+        logits = model.layer('top').layers(torch.cat([z[:, 0], torch.bmm(z, z.transpose(1, 2))[:, i, j]], dim=1)).squeeze(1)
         labels = torch.tensor([float(row[0]) for row in batch])
         torch.nn.functional.binary_cross_entropy_with_logits(logits, labels).backward()
         for name, table in tables.items():
@@ -308,7 +406,7 @@ class TorchTest(ProcessTest):
         scores = self.run_dir + '.npy'
         done = self.thermocline('predict', '--checkpoint', self.run_dir, '--data', log, '--out', scores)
         self.assertEqual(done.returncode, 0, done.stderr)
-        model = thermocline_torch.ThermoclineDlrm.load(export).eval()
+        model = thermocline_torch.ThermoclineModel.load(export).eval()
         logits, labels = thermocline_torch.score(model, thermocline_torch.read_log(log, model.config))
         self.assertEqual(len(set(logits)), 800)
         predicted = np.load(scores)
@@ -371,7 +469,7 @@ class TorchTest(ProcessTest):
                                    self.data], capture_output=True, text=True, timeout=DEADLINE_S)
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn(message, done.stderr)
-        model = thermocline_torch.ThermoclineDlrm.load(export)
+        model = thermocline_torch.ThermoclineModel.load(export)
         config = dict(model.config, data=dict(model.config['data'], format='CRITEO_TSV'))
         path = self.run_dir + '.tsv'
         good = '\t'.join(['1'] + ['2'] * 13 + ['a'] * 26)
