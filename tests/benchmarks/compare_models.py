@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Training speed of the presets beside the same models in plain PyTorch, on the same log.
+
+    pip install -r tests/benchmarks/peers/requirements.txt      # torch and numpy suffice
+    compare_models.py LOG [--models dlrm,wide_deep,deepfm,dcnv2,finalmlp] [--rounds 5] [--steps 160] [-- FLAGS OF `train`]
+
+LOG is a folder as `thermocline generate` writes it. A model is the stanza of deploy/jobs/criteo_MODEL.textproto (dlrm:
+that of --job) in the job --job, with batches of --batch. Thermocline runs one server and one worker process, PyTorch
+one process (peers/torch_models.py), with an nn.EmbeddingBag for each feature and with one nn.Embedding for all. All use
+the first --cores cores, in turn; round n uses seed n. A run's samples/s is the median over windows of 20 steps, without
+the first. Printed: each run; then for each model the median over the rounds with [lowest highest], and the ratio of
+Thermocline to the faster of the two within each round.
+"""
+import argparse
+import os
+import re
+import statistics
+import sys
+import tempfile
+
+import compare_peers
+import train_run
+
+PEERS = os.path.join(train_run.ROOT, "tests", "benchmarks", "peers")
+sys.path.insert(0, PEERS)
+import job_text  # noqa: E402  It needs no package.
+
+MODELS = ["dlrm", "wide_deep", "deepfm", "dcnv2", "finalmlp"]
+PROGRAMS = ["Thermocline", "PyTorch, a table a feature", "PyTorch, one table"]
+
+
+def read_job(path):
+    with open(path) as file:
+        return job_text.parse(file.read())
+
+
+def job_of(args, model):
+    job = read_job(args.job)
+    if model != "dlrm":
+        del job["dlrm"]
+        job[model] = read_job(os.path.join(train_run.ROOT, "deploy", "jobs", f"criteo_{model}.textproto"))[model]
+    job["train"]["batch_size"] = args.batch
+    return job
+
+
+def run_thermocline(args, path, seed):
+    own = argparse.Namespace(**{**vars(args), "job": path})
+    summary, _, _ = train_run.train(own, ["--set", f"train.max_steps={args.steps}", "--set", f"seed={seed}"])
+    rates = summary["window_samples_per_s"]
+    return statistics.median(rates[1:] or rates)
+
+
+def run_torch(args, path, seed, tables):
+    command = [args.python, os.path.join(PEERS, "torch_models.py"), args.data, "--job", path, "--tables", tables,
+               "--steps", str(args.steps), "--threads", str(args.cores), "--seed", str(seed), "--no-eval"]
+    found = re.search(r"samples_per_s=([0-9.]+)", output := train_run.run(command))
+    return float(found[1]) if found else sys.exit(f"{' '.join(command)}\nprinted no result, but:\n{output}")
+
+
+def compare(args, model, folder):
+    """[samples/s of each program] of each round."""
+    path = os.path.join(folder, f"{model}.textproto")
+    with open(path, "w") as file:
+        file.write(job_text.to_text(job_of(args, model)))
+    rounds = []
+    for seed in range(1, args.rounds + 1):
+        rounds.append([run_thermocline(args, path, seed), run_torch(args, path, seed, "each"),
+                       run_torch(args, path, seed, "one")])
+        print(f"{model} round {seed}   " + "   ".join(
+            f"{program} {rate:,.0f}" for program, rate in zip(PROGRAMS, rounds[-1])), flush=True)
+    return rounds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    train_run.add_arguments(parser, rounds=5)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that has PyTorch")
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=2048)
+    parser.add_argument("--steps", type=int, default=160)
+    args = train_run.parse(parser)
+    models = args.models.split(",")
+    if unknown := set(models) - set(MODELS):
+        parser.error(f"--models: {', '.join(sorted(unknown))} is none of {', '.join(MODELS)}")
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:args.cores])
+    print(f"machine   {compare_peers.processor()}; {args.cores} cores, load {os.getloadavg()[0]:.1f} before the runs\n"
+          f"data      {args.data}, batch {args.batch}, {args.steps} steps; {compare_peers.commit()}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="compare_models_") as folder:
+        results = {model: compare(args, model, folder) for model in models}
+    print(f"\n| model | {' | '.join(PROGRAMS)} | Thermocline / the faster |\n" + "|---" * (len(PROGRAMS) + 2) + "|")
+    for model, rounds in results.items():
+        columns = [compare_peers.spread(rates) for rates in zip(*rounds)]
+        ratio = compare_peers.spread([ours / max(peers) for ours, *peers in rounds], 2)
+        print(f"| {model} | {' | '.join(columns)} | {ratio} |")
+
+
+if __name__ == "__main__":
+    main()
