@@ -145,6 +145,7 @@ std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
                         {"padding_id", padding}});
     const std::string& weights = feature->categorical().weights();
     if (!weights.empty()) features.back()["weights"] = weights;
+    if (feature->has_sequence()) features.back()["sequence"] = true;
   }
   for (const TableLayout& table : tables.sparse) {
     Json entry = {{"name", table.name},

@@ -6,7 +6,7 @@
                        [--models dlrm,wide_deep,deepfm,dcnv2,finalmlp] [--kept FILE]
 
 NAME=TEXT: TEXT is a log (plain or .gz) for which deploy/jobs/NAME.textproto is written. Its model is one of --models,
-as deploy/jobs/criteo_MODEL.textproto has it; dlrm is that of NAME.textproto itself. Thermocline trains that job and
+with the widths and the rate of deploy/jobs/criteo_MODEL.textproto; dlrm is that of NAME.textproto itself. Thermocline trains that job and
 scores the last tenth. peers/real_logs.py makes arrays of the same rows by the rules of docs/formats.md, and
 peers/torch_models.py trains them with the same job: batch size, passes, widths, dropout, learning rate and the
 distribution of initial values; only the random numbers differ.
@@ -48,7 +48,9 @@ def job_of(name, model):
     job = read(name)
     if model != "dlrm":
         del job["dlrm"]
-        job[model] = read(f"criteo_{model}")[model]
+        preset = read(f"criteo_{model}")
+        job[model] = preset[model]
+        job["train"]["learning_rate"] = preset["train"]["learning_rate"]
     return job
 
 
@@ -83,7 +85,7 @@ def train_peer(args, job, folder, seed):
     kept = train_run.read_json(args.kept) if args.kept and os.path.exists(args.kept) else {}
     if key not in kept:
         command = [sys.executable, os.path.join(PEERS, "torch_models.py"), folder, "--job", job, "--seed", str(seed),
-                   "--threads", str(args.cores)]
+                   "--tables", "one", "--threads", str(args.cores)]
         found = re.search(r"auc=([0-9.]+) logloss=([0-9.]+)", output := train_run.run(command))
         if not found:
             sys.exit(f"{command}\nprinted:\n{output}")

@@ -11,7 +11,11 @@ import unittest
 from unittest import mock
 
 PEERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers")
+JOBS = os.path.join(PEERS, "..", "..", "..", "deploy", "jobs")
+DLRM = ["--batch", "32", "--dim", "4", "--lr", "0.02"]
 sys.path.insert(0, PEERS)
+import job_text  # noqa: E402  It needs no package.
+
 try:
     import click_log
     import numpy as np
@@ -21,6 +25,7 @@ except ModuleNotFoundError:
 try:
     import torch
     import torch_dlrm
+    import torch_models
 except ModuleNotFoundError:
     torch = None
 
@@ -102,19 +107,62 @@ class PeersTest(unittest.TestCase):
     def test_plain_pytorch_trains_without_numbers(self):
         real_logs.convert("taobao", self.write_taobao([(i % 2, i % 2, ["pv", "cart"][i % 2]) for i in range(4000)]),
                           self.folder)
-        self.assert_learned("--top", "16")
+        self.assert_learned(torch_dlrm, [*DLRM, "--top", "16"])
 
     @unittest.skipIf(torch is None, "no PyTorch")
     def test_plain_pytorch_trains(self):
         # The category determines the click: a pass learns it.
         self.convert([(i % 2, "1", "ab" if i % 2 else "cd") for i in range(4000)])
-        self.assert_learned("--bottom", "16", "--top", "16")
+        self.assert_learned(torch_dlrm, [*DLRM, "--bottom", "16", "--top", "16"])
 
-    def assert_learned(self, *widths):
-        arguments = [self.folder, "--batch", "32", *widths, "--dim", "4", "--lr", "0.02", "--threads", "1"]
+    @unittest.skipIf(torch is None, "no PyTorch")
+    def test_presets_train(self):
+        self.convert([(i % 2, "1", "ab" if i % 2 else "cd") for i in range(2000)])
+        job = os.path.join(self.folder, "job.textproto")
+        with open(job, "w") as file:
+            file.write("default_table { dim: 4 } train { batch_size: 32 learning_rate { base: 0.02 } }")
+        for model in ("dlrm { bottom: 16 top: 16 }", "wide_deep { deep: [16, 8] dropout: 0.1 }", "deepfm { deep: 16 }",
+                      "dcnv2 { cross_layers: 2 cross_rank: 3 deep: 8 }",
+                      "dcnv2 { cross_layers: 1 deep: 8 stacked: true }",
+                      "finalmlp { first: 8 second: [16, 12] heads: 4 gate: 8 }"):
+            for tables in ("each", "one") if model.startswith("deepfm") else ("one",):
+                with self.subTest(model, tables=tables):
+                    self.assert_learned(torch_models, ["--job", job, "--set", model, "--tables", tables])
+
+    @unittest.skipIf(torch is None, "no PyTorch")
+    def test_what_it_cannot_train_is_named(self):
+        self.convert([(i % 2, "1", "ab") for i in range(40)])
+        job = os.path.join(self.folder, "job.textproto")
+        with open(job, "w") as file:
+            file.write("default_table { dim: 4 optimizer { adagrad { epsilon: 1 } } } deepfm { deep: 8 }"
+                       "train { batch_size: 8 learning_rate { base: 0.02 } }")
+        with self.assertRaisesRegex(ValueError, "without epsilon of adagrad"):
+            self.assert_learned(torch_models, ["--job", job])
+
+    def test_job_files_become_dictionaries_and_text_again(self):
+        text = """# A comment, { and all.
+            name: "it's" data { path: "a b" format: DLRM_NPY }  # dlrm {
+            feature { column: ["C1", "C2"] } feature { column: "C3" buckets: -3 }
+            dlrm { top: [512, 256] top: 8 bottom: [] } train { base: 1e-2 keep: false }"""
+        job = job_text.parse(text)
+        self.assertEqual(job, {"name": "it's", "data": {"path": "a b", "format": "DLRM_NPY"},
+                               "feature": [{"column": ["C1", "C2"]}, {"column": "C3", "buckets": -3}],
+                               "dlrm": {"top": [512, 256, 8], "bottom": []}, "train": {"base": 0.01, "keep": "false"}})
+        del job["dlrm"]["bottom"]
+        self.assertEqual(job_text.parse(job_text.to_text(job)), job)
+        self.assertIn("format: DLRM_NPY\n", job_text.to_text(job))
+        for name in os.listdir(JOBS):
+            with open(os.path.join(JOBS, name)) as file:
+                job = job_text.parse(file.read())
+            self.assertEqual(job["name"], name[:-len(".textproto")])
+            text = job_text.to_text(job)
+            self.assertEqual(job_text.to_text(job_text.parse(text)), text)
+
+    def assert_learned(self, program, arguments):
         printed = io.StringIO()
-        with mock.patch.object(sys, "argv", ["torch_dlrm.py", *arguments]), contextlib.redirect_stdout(printed):
-            torch_dlrm.main()
+        command = [program.__name__, self.folder, "--threads", "1", *arguments]
+        with mock.patch.object(sys, "argv", command), contextlib.redirect_stdout(printed):
+            program.main()
         found = re.fullmatch(r"torch=(\S+) samples_per_s=([0-9.]+) auc=([0-9.]+) logloss=([0-9.]+)\n",
                              printed.getvalue())
         self.assertTrue(found, printed.getvalue())
