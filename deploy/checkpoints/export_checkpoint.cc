@@ -155,6 +155,11 @@ std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
     if (table.distribution != InitialDistribution::kUniform) {
       entry["initializer"] = std::string(InitialDistributionName(table.distribution));
     }
+    if (table.first_order.has_value()) {
+      entry["first_order"] = {
+          {"initializer", std::string(InitialDistributionName(table.first_order->distribution))},
+          {"init_scale", table.first_order->init_scale}};
+    }
     sparse.push_back(std::move(entry));
   }
   Json model = {{"seed", seed},

@@ -324,7 +324,8 @@ class Bilinear(nn.Module):
     def __init__(self, stanza, tensors):
         super().__init__()
         self.first, self.second = _linear(tensors, 'first.weight', 'bias'), _linear(tensors, 'second.weight')
-        self.heads = nn.ParameterList(_parameter(tensors['%d.weight' % head]) for head in range(stanza.get('heads') or 1))
+        heads = stanza.get('heads') or 1
+        self.heads = nn.ParameterList(_parameter(tensors['%d.weight' % head]) for head in range(heads))
 
     def forward(self, *values):
         x, y = (_concat([value]) for value in values)
@@ -477,7 +478,7 @@ class ThermoclineModel(nn.Module):
         dims = {feature['name']: self._dims[feature['table']] for feature in self.config['features']}
         vectors = {name: row[:, :dims[name]] for name, row in rows.items()}
         first_order = {name: row[:, dims[name]:] for name, row in rows.items()}
-        values = {}  # Of the layers so far.
+        values = {}  # The values of the layers so far.
         for stanza, layer in zip(self._stanzas, self.layers):
             features = {'numeric': dense, **vectors}
             if 'first_order' in stanza:

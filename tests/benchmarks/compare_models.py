@@ -2,7 +2,8 @@
 """Training speed of the presets beside the same models in plain PyTorch, on the same log.
 
     pip install -r tests/benchmarks/peers/requirements.txt      # torch and numpy suffice
-    compare_models.py LOG [--models dlrm,wide_deep,deepfm,dcnv2,finalmlp] [--rounds 5] [--steps 160] [-- FLAGS OF `train`]
+    compare_models.py LOG [--models dlrm,wide_deep,deepfm,dcnv2,finalmlp] [--rounds 5] [--steps 160]
+                      [-- FLAGS OF `train`]
 
 LOG is a folder as `thermocline generate` writes it. A model is the stanza of deploy/jobs/criteo_MODEL.textproto (dlrm:
 that of --job) in the job --job, with batches of --batch. Thermocline runs one server and one worker process, PyTorch

@@ -6,10 +6,10 @@
                        [--models dlrm,wide_deep,deepfm,dcnv2,finalmlp] [--kept FILE]
 
 NAME=TEXT: TEXT is a log (plain or .gz) for which deploy/jobs/NAME.textproto is written. Its model is one of --models,
-with the widths and the rate of deploy/jobs/criteo_MODEL.textproto; dlrm is that of NAME.textproto itself. Thermocline trains that job and
-scores the last tenth. peers/real_logs.py makes arrays of the same rows by the rules of docs/formats.md, and
-peers/torch_models.py trains them with the same job: batch size, passes, widths, dropout, learning rate and the
-distribution of initial values; only the random numbers differ.
+with the widths and the rate of deploy/jobs/criteo_MODEL.textproto; dlrm is that of NAME.textproto itself. Thermocline
+trains that job and scores the last tenth. peers/real_logs.py makes arrays of the same rows by the rules of
+docs/formats.md, and peers/torch_models.py trains them with the same job: batch size, passes, widths, dropout, learning
+rate and the distribution of initial values; only the random numbers differ.
 
 That the rows are the same is checked first: the model of the first seed, exported and scored in PyTorch with the
 keys of these arrays, must have the logloss that Thermocline found, to 1e-5. Printed: test AUC and logloss, mean and

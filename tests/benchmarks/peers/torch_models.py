@@ -113,8 +113,9 @@ class FinalMlp(nn.Module):
         x, y = (job_text.listed(settings, stream)[-1] for stream in ("first", "second"))
         self.heads = settings.get("heads", 1)
         self.first, self.second = nn.Linear(x, 1, bias=False), nn.Linear(y, 1)
-        part = x // self.heads
-        self.products = nn.Parameter(torch.empty(self.heads, part, y // self.heads).uniform_(-part ** -0.5, part ** -0.5))
+        bound = (x // self.heads) ** -0.5
+        products = torch.empty(self.heads, x // self.heads, y // self.heads)
+        self.products = nn.Parameter(products.uniform_(-bound, bound))
 
     def forward(self, dense, vectors):
         both = torch.cat([dense, vectors.flatten(1)], 1)
