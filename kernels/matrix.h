@@ -98,9 +98,9 @@ struct SegmentGroup {
 // optimizer updates. Rows with first-order weights have two (AppendUpdates).
 struct RowUpdateGroup {
   UpdateScalars scalars;
-  uint16_t weight_column = 0;         // Of `rows`, where the weights begin that are updated.
-  uint16_t state_column = 0;          // Where their state begins.
-  Matrix gradients;                   // [n, weights] float32
+  uint16_t weight_column = 0;  // The weights that are updated begin in this column of `rows`.
+  uint16_t state_column = 0;   // Where their state begins.
+  Matrix gradients;            // [n, weights] float32
   DeviceSpan<const int32_t> targets;  // [n] distinct rows of `rows`; those beyond are skipped
   Matrix rows;                        // [num_rows, weights and state] float32
 };

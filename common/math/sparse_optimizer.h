@@ -32,7 +32,7 @@ inline constexpr OptimizerKind kAllOptimizerKinds[] = {
     OptimizerKind::kSgd,     OptimizerKind::kAdagrad,  OptimizerKind::kRowWiseAdagrad,
     OptimizerKind::kAdam,    OptimizerKind::kMomentum, OptimizerKind::kFtrl,
     OptimizerKind::kRmsProp, OptimizerKind::kAdamW};
-// Those that the rows of sparse tables may have.
+// The rows of sparse tables may have these.
 inline constexpr OptimizerKind kRowOptimizerKinds[] = {
     OptimizerKind::kSgd,    OptimizerKind::kAdagrad,  OptimizerKind::kRowWiseAdagrad,
     OptimizerKind::kAdam,   OptimizerKind::kMomentum, OptimizerKind::kFtrl,

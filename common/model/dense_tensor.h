@@ -13,7 +13,7 @@ namespace thermocline {
 struct EmbeddedFeature {
   std::string name;
   std::string table;
-  int dim = 0;  // Of its vectors.
+  int dim = 0;  // The floats of a vector.
   bool is_sequence = false;
 };
 

@@ -1,46 +1,23 @@
 #include "common/model/layers.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/text.h"
-#include "common/model/graph_builder.h"
+#include "common/model/layer_reader.h"
 
 namespace thermocline {
 namespace {
-
-using google::protobuf::RepeatedPtrField;
 
 // Above it a width is a typo, not a wish.
 constexpr uint32_t kMaxLayerWidth = 65536;
 constexpr uint32_t kMaxCrossLayers = 64;
 constexpr float kLayerNormEpsilon = 1e-5f;
 constexpr float kNormalizeEpsilon = 1e-12f;
-constexpr float kFirstSlope = 0.25f;  // Of PReLU, as PyTorch's.
-
-using Error = std::optional<ModelError>;
-
-// One of the things that an input's name stands for.
-struct Item {
-  enum class Kind { kNumeric, kFeature, kLayer };
-  Kind kind = Kind::kNumeric;
-  int index = 0;
-};
-
-std::string FieldOf(const char* list, int index, const std::string& field) {
-  return absl::StrCat(list, "[", index, "].", field);
-}
-
-bool IsName(const std::string& name) {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '_';
-  });
-}
+constexpr float kFirstSlope = 0.25f;  // PReLU's, as PyTorch's.
 
 // The columns first .. first + width - 1 of a value, as one vector.
 LayerValue ColumnsOf(const LayerValue& value, int first, int width) {
@@ -54,365 +31,7 @@ LayerValue ColumnsOf(const LayerValue& value, int first, int width) {
   return part;
 }
 
-class LayerReader {
- public:
-  LayerReader(const Job& job, ModelSpec* spec) : job_(job), spec_(*spec), inputs_(spec->inputs) {}
-
-  Error Run() {
-    Error error = ReadGroups();
-    if (!error.has_value()) error = ReadInputs();
-    if (!error.has_value()) error = PoolFeatures();
-    for (int i = 0; i < job_.layer_size() && !error.has_value(); ++i) error = AddLayer(i);
-    if (!error.has_value()) error = AddTask();
-    return error.has_value() ? error : CheckTensorNames();
-  }
-
- private:
-  // A layer's inputs, before the layers have values.
-  struct Inputs {
-    std::vector<std::vector<Item>> items;  // [inputs by name]
-    std::vector<Item> context;             // Of FeatureGate.by.
-  };
-  // Where the vectors of a feature are among the pooled ones.
-  struct PooledPlace {
-    int group = 0, index = 0;
-  };
-
-  // Names and inputs
-  // ----------------------------------------------------------------------------------------------
-
-  Error ReadGroups();
-  Error ReadInputs();
-  Error ResolveNames(const std::string& field, const RepeatedPtrField<std::string>& names,
-                     int before_layer, std::vector<std::vector<Item>>* items) const;
-  Error ResolveName(const std::string& field, const std::string& name, int before_layer,
-                    std::vector<Item>* items) const;
-  ModelError UnknownName(const std::string& field, const std::string& name) const;
-  int LayerNamed(const std::string& name) const;
-
-  // Features
-  // ----------------------------------------------------------------------------------------------
-
-  Error PoolFeatures();
-  Error CheckReads(const std::set<int>& vectors, const std::map<int, int>& first_order) const;
-
-  LayerValue ValueOf(const Item& item);
-  LayerValue ValueOf(const std::vector<Item>& items);
-  // All inputs, one after the other.
-  LayerValue InputOf(int layer);
-
-  // Layers
-  // ----------------------------------------------------------------------------------------------
-
-  Error AddLayer(int layer);
-  Error AddMlp(int layer);
-  Error AddDot(int layer);
-  Error AddFm(int layer);
-  Error AddFirstOrder(int layer);
-  Error AddCross(int layer);
-  Error AddBilinear(int layer);
-  Error AddFeatureGate(int layer);
-  Error AddEmbed(int layer);
-  Error AddElementwise(int layer, GraphNode::Op op);
-  Error AddNormalize(int layer);
-  Error AddPool(int layer);
-  Error AddTask();
-  Error CheckTensorNames() const;
-
-  // The one width of the vectors of a value; 0, and an error, where they differ.
-  Error OneWidth(int layer, const std::string& kind, const LayerValue& value, int* width) const;
-
-  // Nodes
-  // ----------------------------------------------------------------------------------------------
-
-  LayerValue Apply(GraphNode node, const std::vector<LayerValue>& inputs, int width,
-                   int aux_columns = 0);
-  // A linear layer, from `input` to `width` numbers. bias: the tensor's name; "": it has none.
-  LayerValue Linear(const std::string& layer, const LayerValue& input, int width,
-                    const std::string& weight, const std::string& bias, bool relu,
-                    const LayerInitializer& initializer);
-  // Linear layers with a ReLU after each, or each but the last.
-  LayerValue Stack(const std::string& name, const LayerValue& input, const std::vector<int>& units,
-                   bool relu_after_last, const LayerInitializer& initializer);
-  LayerValue Constant(const std::string& name);
-  LayerValue SumOf(const std::vector<LayerValue>& values);
-  DenseTensor Tensor(const std::string& name, int in, int out, DenseTensor::Begin begin,
-                     const LayerInitializer& initializer, float constant = 0);
-
-  std::string Field(int layer, const std::string& field) const {
-    return FieldOf("layer", layer, field);
-  }
-  const std::string& NameOf(int layer) const { return job_.layer(layer).name(); }
-
-  const Job& job_;
-  ModelSpec& spec_;
-  const ModelInputs& inputs_;
-  GraphBuilder graph_;
-  std::map<std::string, std::vector<Item>> groups_;
-  std::vector<Inputs> layer_inputs_;  // [layers]
-  std::vector<Item> task_inputs_;     //
-  std::vector<PooledPlace> places_;   // [features]
-  std::vector<LayerValue> values_;    // [layers] so far
-};
-
-// Names and inputs
-// ------------------------------------------------------------------------------------------------
-
-int LayerReader::LayerNamed(const std::string& name) const {
-  for (int i = 0; i < job_.layer_size(); ++i) {
-    if (NameOf(i) == name) return i;
-  }
-  return -1;
-}
-
-ModelError LayerReader::UnknownName(const std::string& field, const std::string& name) const {
-  std::vector<std::string> names = {"numeric", "categorical", "fields"};
-  for (const Layer& layer : job_.layer()) names.push_back(layer.name());
-  for (const EmbeddedFeature& feature : inputs_.features) names.push_back(feature.name);
-  for (const auto& [group, items] : groups_) names.push_back(group);
-  return {field, absl::StrCat("is '", name, "', but no layer, feature or group has this name",
-                              DidYouMean(name, names))};
-}
-
-Error LayerReader::ResolveName(const std::string& field, const std::string& name, int before_layer,
-                               std::vector<Item>* items) const {
-  const int layer = LayerNamed(name);
-  if (layer >= before_layer) {
-    return ModelError{field,
-                      absl::StrCat("is '", name, "', which is ",
-                                   layer == before_layer ? "the layer itself" : "a later layer",
-                                   "; a layer reads layers before it alone")};
-  }
-  if (layer >= 0) {
-    items->push_back({Item::Kind::kLayer, layer});
-    return std::nullopt;
-  }
-  const auto group = groups_.find(name);
-  if (group != groups_.end()) {
-    items->insert(items->end(), group->second.begin(), group->second.end());
-    return std::nullopt;
-  }
-  if (name == "numeric") {
-    if (inputs_.numeric == 0) {
-      return ModelError{field, "is 'numeric', but the job has no numeric features"};
-    }
-    items->push_back({Item::Kind::kNumeric, 0});
-    return std::nullopt;
-  }
-  const bool all = name == "categorical", fields = name == "fields";
-  const size_t before = items->size();
-  for (int f = 0; f < inputs_.num_vectors(); ++f) {
-    const EmbeddedFeature& feature = inputs_.features[f];
-    if (all || (fields && !feature.is_sequence) || (!all && !fields && feature.name == name)) {
-      items->push_back({Item::Kind::kFeature, f});
-    }
-  }
-  if (items->size() > before) return std::nullopt;
-  if (!all && !fields) return UnknownName(field, name);
-  return ModelError{field, absl::StrCat("is '", name, "', but the job has no such features")};
-}
-
-Error LayerReader::ResolveNames(const std::string& field,
-                                const RepeatedPtrField<std::string>& names, int before_layer,
-                                std::vector<std::vector<Item>>* items) const {
-  for (int i = 0; i < names.size(); ++i) {
-    items->emplace_back();
-    Error error =
-        ResolveName(absl::StrCat(field, "[", i, "]"), names[i], before_layer, &items->back());
-    if (error.has_value()) return error;
-  }
-  return std::nullopt;
-}
-
-Error LayerReader::ReadGroups() {
-  for (int g = 0; g < job_.group_size(); ++g) {
-    const FeatureGroup& group = job_.group(g);
-    std::vector<Item> items;
-    if (!IsName(group.name()) || groups_.count(group.name()) > 0) {
-      return ModelError{
-          FieldOf("group", g, "name"),
-          absl::StrCat("is '", group.name(),
-                       "'; it must be a name of its own, of letters, digits and '_'")};
-    }
-    if (group.feature().empty()) {
-      return ModelError{FieldOf("group", g, "feature"), "is empty; a group names features"};
-    }
-    for (int i = 0; i < group.feature_size(); ++i) {
-      const std::string field = FieldOf("group", g, absl::StrCat("feature[", i, "]"));
-      const std::string& name = group.feature(i);
-      if (LayerNamed(name) >= 0) return ModelError{field, absl::StrCat("is '", name, "', a layer")};
-      Error error = ResolveName(field, name, job_.layer_size(), &items);
-      if (error.has_value()) return error;
-    }
-    groups_[group.name()] = std::move(items);
-  }
-  return std::nullopt;
-}
-
-Error LayerReader::ReadInputs() {
-  std::set<std::string> names;
-  std::set<int> read;
-  const auto mark = [&read](const std::vector<Item>& items) {
-    for (const Item& item : items) {
-      if (item.kind == Item::Kind::kLayer) read.insert(item.index);
-    }
-  };
-  for (int i = 0; i < job_.layer_size(); ++i) {
-    const Layer& layer = job_.layer(i);
-    if (!IsName(layer.name())) {
-      return ModelError{Field(i, "name"), absl::StrCat("is '", layer.name(),
-                                                       "'; it must have letters, digits and '_'")};
-    }
-    if (!names.insert(layer.name()).second) {
-      return ModelError{Field(i, "name"), absl::StrCat("is '", layer.name(), "' a second time")};
-    }
-    if (layer.input().empty())
-      return ModelError{Field(i, "input"), "is empty; a layer reads something"};
-    Inputs inputs;
-    Error error = ResolveNames(Field(i, "input"), layer.input(), i, &inputs.items);
-    if (!error.has_value()) {
-      std::vector<std::vector<Item>> context;
-      error = ResolveNames(Field(i, "feature_gate.by"), layer.feature_gate().by(), i, &context);
-      for (const auto& items : context) {
-        inputs.context.insert(inputs.context.end(), items.begin(), items.end());
-      }
-    }
-    if (error.has_value()) return error;
-    for (const auto& items : inputs.items) mark(items);
-    mark(inputs.context);
-    layer_inputs_.push_back(std::move(inputs));
-  }
-  if (job_.task_size() != 1) {
-    return ModelError{"task", job_.task().empty()
-                                  ? "is missing; a model of layers has a task"
-                                  : "is there more than once; a model has one task"};
-  }
-  if (job_.task(0).input().empty())
-    return ModelError{"task[0].input", "is empty; a task reads layers"};
-  std::vector<std::vector<Item>> items;
-  Error error = ResolveNames("task[0].input", job_.task(0).input(), job_.layer_size(), &items);
-  if (error.has_value()) return error;
-  for (const auto& of_name : items) {
-    mark(of_name);
-    task_inputs_.insert(task_inputs_.end(), of_name.begin(), of_name.end());
-  }
-  for (int i = 0; i < job_.layer_size(); ++i) {
-    if (read.count(i) > 0) continue;
-    return ModelError{Field(i, "name"),
-                      absl::StrCat("is '", NameOf(i), "', which no other layer and no task reads")};
-  }
-  return std::nullopt;
-}
-
-// Features
-// ------------------------------------------------------------------------------------------------
-
-// Features of one table are read alike, since their gradients are summed by key.
-Error LayerReader::CheckReads(const std::set<int>& vectors,
-                              const std::map<int, int>& first_order) const {
-  for (int f = 0; f < inputs_.num_vectors(); ++f) {
-    const EmbeddedFeature& feature = inputs_.features[f];
-    if (vectors.count(f) == 0 && first_order.count(f) == 0) {
-      return ModelError{"layer", absl::StrCat("has none that reads the feature '", feature.name,
-                                              "'; leave the feature out, or let a layer read it")};
-    }
-    for (int other = 0; other < f; ++other) {
-      const EmbeddedFeature& before = inputs_.features[other];
-      if (before.table != feature.table) continue;
-      const bool same_vectors = vectors.count(f) == vectors.count(other);
-      const auto mine = first_order.find(f), theirs = first_order.find(other);
-      const bool same_weights = mine == first_order.end()
-                                    ? theirs == first_order.end()
-                                    : theirs != first_order.end() && mine->second == theirs->second;
-      if (same_vectors && same_weights) continue;
-      return ModelError{
-          "layer",
-          absl::StrCat("has one that reads ", same_vectors ? "first-order weights" : "the vectors",
-                       " of only one of the features '", before.name, "' and '", feature.name,
-                       "', which share the table '", feature.table, "'; a layer must read both")};
-    }
-  }
-  return std::nullopt;
-}
-
-Error LayerReader::PoolFeatures() {
-  std::set<int> vectors;
-  std::map<int, int> first_order;  // Feature: the layer that reads its first-order weight.
-  const auto add_vectors = [&vectors](const std::vector<Item>& items) {
-    for (const Item& item : items) {
-      if (item.kind == Item::Kind::kFeature) vectors.insert(item.index);
-    }
-  };
-  for (int i = 0; i < job_.layer_size(); ++i) {
-    add_vectors(layer_inputs_[i].context);
-    for (size_t input = 0; input < layer_inputs_[i].items.size(); ++input) {
-      if (!job_.layer(i).has_first_order()) {
-        add_vectors(layer_inputs_[i].items[input]);
-        continue;
-      }
-      for (const Item& item : layer_inputs_[i].items[input]) {
-        const std::string field = Field(i, absl::StrCat("input[", input, "]"));
-        if (item.kind == Item::Kind::kLayer) {
-          return ModelError{field, absl::StrCat("is the layer '", NameOf(item.index),
-                                                "'; first_order reads features alone")};
-        }
-        if (item.kind == Item::Kind::kFeature && !first_order.emplace(item.index, i).second) {
-          return ModelError{field,
-                            absl::StrCat("is the feature '", inputs_.features[item.index].name,
-                                         "', whose first-order weights are read already")};
-        }
-      }
-    }
-  }
-  add_vectors(task_inputs_);
-  Error error = CheckReads(vectors, first_order);
-  if (error.has_value()) return error;
-  std::vector<int> dims;
-  std::map<int, std::vector<int32_t>> by_dim;
-  for (int f = 0; f < inputs_.num_vectors(); ++f) {
-    const int dim = vectors.count(f) > 0 ? inputs_.features[f].dim : 0;
-    if (by_dim.count(dim) == 0) dims.push_back(dim);
-    by_dim[dim].push_back(f);
-  }
-  places_.resize(inputs_.features.size());
-  for (size_t group = 0; group < dims.size(); ++group) {
-    const std::vector<int32_t>& features = by_dim[dims[group]];
-    for (size_t i = 0; i < features.size(); ++i) {
-      places_[features[i]] = {static_cast<int>(group), static_cast<int>(i)};
-    }
-    graph_.AddPooled(dims[group], features);
-  }
-  for (const auto& [feature, layer] : first_order) {
-    const Layer::FirstOrder& weights = job_.layer(layer).first_order();
-    spec_.first_order[inputs_.features[feature].table] = {
-        weights.optimizer(), weights.initializer(), vectors.count(feature) > 0};
-  }
-  return std::nullopt;
-}
-
-LayerValue LayerReader::ValueOf(const Item& item) {
-  if (item.kind == Item::Kind::kNumeric) return graph_.Numeric(inputs_.numeric);
-  if (item.kind == Item::Kind::kLayer) {
-    LayerValue value = values_[item.index];
-    value.names.assign(value.widths.size(), NameOf(item.index));
-    return value;
-  }
-  const PooledPlace place = places_[item.index];
-  const EmbeddedFeature& feature = inputs_.features[item.index];
-  return {{graph_.VectorOf(place.group, place.index)}, {feature.dim}, {feature.name}};
-}
-
-LayerValue LayerReader::ValueOf(const std::vector<Item>& items) {
-  LayerValue value;
-  for (const Item& item : items) value.Append(ValueOf(item));
-  return value;
-}
-
-LayerValue LayerReader::InputOf(int layer) {
-  LayerValue value;
-  for (const std::vector<Item>& items : layer_inputs_[layer].items) value.Append(ValueOf(items));
-  return value;
-}
+}  // namespace
 
 // Nodes
 // ------------------------------------------------------------------------------------------------
@@ -489,8 +108,8 @@ LayerValue LayerReader::SumOf(const std::vector<LayerValue>& values) {
 // Layers
 // ------------------------------------------------------------------------------------------------
 
-Error LayerReader::OneWidth(int layer, const std::string& kind, const LayerValue& value,
-                            int* width) const {
+std::optional<ModelError> LayerReader::OneWidth(int layer, const std::string& kind,
+                                                const LayerValue& value, int* width) const {
   *width = value.widths[0];
   const auto other =
       std::find_if(value.widths.begin(), value.widths.end(), [&](int w) { return w != *width; });
@@ -502,7 +121,7 @@ Error LayerReader::OneWidth(int layer, const std::string& kind, const LayerValue
                                  " of layer '", NameOf(layer), "' needs one width for all")};
 }
 
-Error LayerReader::AddMlp(int layer) {
+std::optional<ModelError> LayerReader::AddMlp(int layer) {
   const Layer::Mlp& mlp = job_.layer(layer).mlp();
   const std::string& name = NameOf(layer);
   if (mlp.units().empty())
@@ -559,7 +178,7 @@ Error LayerReader::AddMlp(int layer) {
   return std::nullopt;
 }
 
-Error LayerReader::AddDot(int layer) {
+std::optional<ModelError> LayerReader::AddDot(int layer) {
   const LayerValue input = InputOf(layer);
   GraphNode node;
   node.op = GraphNode::Op::kDot;
@@ -577,7 +196,7 @@ Error LayerReader::AddDot(int layer) {
   return std::nullopt;
 }
 
-Error LayerReader::AddFm(int layer) {
+std::optional<ModelError> LayerReader::AddFm(int layer) {
   const LayerValue input = InputOf(layer);
   GraphNode node;
   node.op = GraphNode::Op::kFm;
@@ -592,7 +211,7 @@ Error LayerReader::AddFm(int layer) {
   return std::nullopt;
 }
 
-Error LayerReader::AddFirstOrder(int layer) {
+std::optional<ModelError> LayerReader::AddFirstOrder(int layer) {
   const std::string& name = NameOf(layer);
   std::vector<LayerValue> sums;
   std::map<int, LayerValue> by_group;
@@ -616,7 +235,7 @@ Error LayerReader::AddFirstOrder(int layer) {
   return std::nullopt;
 }
 
-Error LayerReader::AddCross(int layer) {
+std::optional<ModelError> LayerReader::AddCross(int layer) {
   const Layer::Cross& cross = job_.layer(layer).cross();
   const LayerValue first = InputOf(layer);
   const int width = first.width(), rank = static_cast<int>(cross.rank());
@@ -651,7 +270,7 @@ Error LayerReader::AddCross(int layer) {
   return std::nullopt;
 }
 
-Error LayerReader::AddBilinear(int layer) {
+std::optional<ModelError> LayerReader::AddBilinear(int layer) {
   const std::string& name = NameOf(layer);
   const Layer::Bilinear& bilinear = job_.layer(layer).bilinear();
   if (layer_inputs_[layer].items.size() != 2) {
@@ -683,7 +302,7 @@ Error LayerReader::AddBilinear(int layer) {
   return std::nullopt;
 }
 
-Error LayerReader::AddFeatureGate(int layer) {
+std::optional<ModelError> LayerReader::AddFeatureGate(int layer) {
   const std::string& name = NameOf(layer);
   const Layer::FeatureGate& gate = job_.layer(layer).feature_gate();
   Error error = CheckWidths(Field(layer, "feature_gate.units"), gate.units());
@@ -707,7 +326,7 @@ Error LayerReader::AddFeatureGate(int layer) {
   return std::nullopt;
 }
 
-Error LayerReader::AddEmbed(int layer) {
+std::optional<ModelError> LayerReader::AddEmbed(int layer) {
   const Layer::Embed& embed = job_.layer(layer).embed();
   if (embed.dim() < 1 || embed.dim() > kMaxLayerWidth) {
     return ModelError{
@@ -728,7 +347,7 @@ Error LayerReader::AddEmbed(int layer) {
   return std::nullopt;
 }
 
-Error LayerReader::AddElementwise(int layer, GraphNode::Op op) {
+std::optional<ModelError> LayerReader::AddElementwise(int layer, GraphNode::Op op) {
   const std::vector<std::vector<Item>>& items = layer_inputs_[layer].items;
   if (items.size() < 2) {
     return ModelError{Field(layer, "input"),
@@ -754,7 +373,7 @@ Error LayerReader::AddElementwise(int layer, GraphNode::Op op) {
   return std::nullopt;
 }
 
-Error LayerReader::AddNormalize(int layer) {
+std::optional<ModelError> LayerReader::AddNormalize(int layer) {
   const LayerValue input = InputOf(layer);
   const Layer::Normalize& normalize = job_.layer(layer).normalize();
   GraphNode node;
@@ -774,7 +393,7 @@ Error LayerReader::AddNormalize(int layer) {
   return std::nullopt;
 }
 
-Error LayerReader::AddPool(int layer) {
+std::optional<ModelError> LayerReader::AddPool(int layer) {
   const LayerValue input = InputOf(layer);
   const Layer::Pool::Mode mode = job_.layer(layer).pool().mode();
   const int vectors = static_cast<int>(input.widths.size());
@@ -794,7 +413,7 @@ Error LayerReader::AddPool(int layer) {
   return std::nullopt;
 }
 
-Error LayerReader::AddLayer(int layer) {
+std::optional<ModelError> LayerReader::AddLayer(int layer) {
   switch (job_.layer(layer).kind_case()) {
     case Layer::kMlp:
       return AddMlp(layer);
@@ -834,7 +453,7 @@ Error LayerReader::AddLayer(int layer) {
       absl::StrCat("('", NameOf(layer), "') says not what it computes (mlp, dot, fm, ...)")};
 }
 
-Error LayerReader::AddTask() {
+std::optional<ModelError> LayerReader::AddTask() {
   const Task& task = job_.task(0);
   std::vector<LayerValue> logits;
   LayerValue wide;
@@ -855,7 +474,7 @@ Error LayerReader::AddTask() {
   return std::nullopt;
 }
 
-Error LayerReader::CheckTensorNames() const {
+std::optional<ModelError> LayerReader::CheckTensorNames() const {
   std::set<std::string> names;
   for (const DenseTensor& tensor : spec_.tensors) {
     if (names.insert(tensor.name).second) continue;
@@ -866,12 +485,21 @@ Error LayerReader::CheckTensorNames() const {
   return std::nullopt;
 }
 
-}  // namespace
+std::optional<ModelError> LayerReader::Run() {
+  Error error = ReadGroups();
+  if (!error.has_value()) error = ReadInputs();
+  if (!error.has_value()) error = PoolFeatures();
+  for (int i = 0; i < job_.layer_size() && !error.has_value(); ++i) error = AddLayer(i);
+  if (!error.has_value()) error = AddTask();
+  return error.has_value() ? error : CheckTensorNames();
+}
 
-Error AddLayers(const Job& job, ModelSpec* spec) { return LayerReader(job, spec).Run(); }
+std::optional<ModelError> AddLayers(const Job& job, ModelSpec* spec) {
+  return LayerReader(job, spec).Run();
+}
 
-Error CheckWidths(const std::string& field,
-                  const google::protobuf::RepeatedField<uint32_t>& widths) {
+std::optional<ModelError> CheckWidths(const std::string& field,
+                                      const google::protobuf::RepeatedField<uint32_t>& widths) {
   for (int i = 0; i < widths.size(); ++i) {
     if (widths[i] >= 1 && widths[i] <= kMaxLayerWidth) continue;
     const std::string limit =
@@ -882,7 +510,7 @@ Error CheckWidths(const std::string& field,
   return std::nullopt;
 }
 
-Error CheckDropout(const std::string& field, float dropout) {
+std::optional<ModelError> CheckDropout(const std::string& field, float dropout) {
   if (dropout >= 0 && dropout < 1) return std::nullopt;
   return ModelError{field, absl::StrCat("is ", dropout, "; it must be in [0, 1)")};
 }

@@ -59,7 +59,7 @@ struct InputGradient {
   // It is written to these columns: those of the input itself, or of the scratch buffer. kNoBuffer:
   // the output's gradient is the input's.
   Columns target;
-  std::vector<ColumnCopy> copies;  // Of gradients, after that.
+  std::vector<ColumnCopy> copies;  // After that, gradients go on to these columns.
 };
 
 struct GraphNode {
@@ -88,7 +88,7 @@ struct GraphNode {
   std::vector<DenseTensor> tensors;  // For kMlp the weights of its layers, first to last.
   std::vector<DenseTensor> biases;   // [layers] of kMlp; empty: it has none.
   bool relu_after_last = false;      // kMlp
-  int width = 0;                     // Of a vector, where the operation works on vectors.
+  int width = 0;  // The floats of a vector, where the operation works on vectors.
   float scale = 1;
   float epsilon = 0;
   float dropout = 0;

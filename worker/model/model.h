@@ -78,7 +78,7 @@ class Model {
   struct Node {
     const GraphNode* graph = nullptr;
     std::unique_ptr<Mlp> mlp;                   // kMlp
-    std::vector<DeviceSpan<float>> parameters;  // Of tensors, but for kMlp.
+    std::vector<DeviceSpan<float>> parameters;  // The tensors, but for kMlp.
     std::vector<DeviceSpan<float>> gradients;   // The same.
     DropoutMask mask;                           // kDropout
   };

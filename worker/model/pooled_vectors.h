@@ -41,7 +41,7 @@ class PooledVectors {
   struct Part {
     PooledBuffer buffer;
     int32_t dim = 0;
-    int32_t first_column = 0;            // Of the rows.
+    int32_t first_column = 0;            // Columns of the rows begin here.
     std::vector<PoolInput> pool_inputs;  // [features] of the batch under way
   };
 

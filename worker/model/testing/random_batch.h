@@ -52,7 +52,7 @@ struct ModelUnderTest {
   const OptimizerConfig optimizer;
   DenseArena arena;
   double loss_sum = 0;
-  SamplePlace place;  // Of the next step.
+  SamplePlace place;  // Where the next step stands.
   Model model;
 };
 

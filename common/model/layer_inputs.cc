@@ -1,0 +1,291 @@
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/text.h"
+#include "common/model/layer_reader.h"
+
+namespace thermocline {
+namespace {
+
+using google::protobuf::RepeatedPtrField;
+
+std::string FieldOf(const char* list, int index, const std::string& field) {
+  return absl::StrCat(list, "[", index, "].", field);
+}
+
+bool IsName(const std::string& name) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_';
+  });
+}
+
+}  // namespace
+
+std::string LayerReader::Field(int layer, const std::string& field) {
+  return FieldOf("layer", layer, field);
+}
+
+// Names and inputs
+// ------------------------------------------------------------------------------------------------
+
+int LayerReader::LayerNamed(const std::string& name) const {
+  for (int i = 0; i < job_.layer_size(); ++i) {
+    if (NameOf(i) == name) return i;
+  }
+  return -1;
+}
+
+ModelError LayerReader::UnknownName(const std::string& field, const std::string& name) const {
+  std::vector<std::string> names = {"numeric", "categorical", "fields"};
+  for (const Layer& layer : job_.layer()) names.push_back(layer.name());
+  for (const EmbeddedFeature& feature : inputs_.features) names.push_back(feature.name);
+  for (const auto& [group, items] : groups_) names.push_back(group);
+  return {field, absl::StrCat("is '", name, "', but no layer, feature or group has this name",
+                              DidYouMean(name, names))};
+}
+
+std::optional<ModelError> LayerReader::ResolveName(const std::string& field,
+                                                   const std::string& name, int before_layer,
+                                                   std::vector<Item>* items) const {
+  const int layer = LayerNamed(name);
+  if (layer >= before_layer) {
+    return ModelError{field,
+                      absl::StrCat("is '", name, "', which is ",
+                                   layer == before_layer ? "the layer itself" : "a later layer",
+                                   "; a layer reads layers before it alone")};
+  }
+  if (layer >= 0) {
+    items->push_back({Item::Kind::kLayer, layer});
+    return std::nullopt;
+  }
+  const auto group = groups_.find(name);
+  if (group != groups_.end()) {
+    items->insert(items->end(), group->second.begin(), group->second.end());
+    return std::nullopt;
+  }
+  if (name == "numeric") {
+    if (inputs_.numeric == 0) {
+      return ModelError{field, "is 'numeric', but the job has no numeric features"};
+    }
+    items->push_back({Item::Kind::kNumeric, 0});
+    return std::nullopt;
+  }
+  const bool all = name == "categorical", fields = name == "fields";
+  const size_t before = items->size();
+  for (int f = 0; f < inputs_.num_vectors(); ++f) {
+    const EmbeddedFeature& feature = inputs_.features[f];
+    if (all || (fields && !feature.is_sequence) || (!all && !fields && feature.name == name)) {
+      items->push_back({Item::Kind::kFeature, f});
+    }
+  }
+  if (items->size() > before) return std::nullopt;
+  if (!all && !fields) return UnknownName(field, name);
+  return ModelError{field, absl::StrCat("is '", name, "', but the job has no such features")};
+}
+
+std::optional<ModelError> LayerReader::ResolveNames(const std::string& field,
+                                                    const RepeatedPtrField<std::string>& names,
+                                                    int before_layer,
+                                                    std::vector<std::vector<Item>>* items) const {
+  for (int i = 0; i < names.size(); ++i) {
+    items->emplace_back();
+    Error error =
+        ResolveName(absl::StrCat(field, "[", i, "]"), names[i], before_layer, &items->back());
+    if (error.has_value()) return error;
+  }
+  return std::nullopt;
+}
+
+std::optional<ModelError> LayerReader::ReadGroups() {
+  for (int g = 0; g < job_.group_size(); ++g) {
+    const FeatureGroup& group = job_.group(g);
+    std::vector<Item> items;
+    if (!IsName(group.name()) || groups_.count(group.name()) > 0) {
+      return ModelError{
+          FieldOf("group", g, "name"),
+          absl::StrCat("is '", group.name(),
+                       "'; it must be a name of its own, of letters, digits and '_'")};
+    }
+    if (group.feature().empty()) {
+      return ModelError{FieldOf("group", g, "feature"), "is empty; a group names features"};
+    }
+    for (int i = 0; i < group.feature_size(); ++i) {
+      const std::string field = FieldOf("group", g, absl::StrCat("feature[", i, "]"));
+      const std::string& name = group.feature(i);
+      if (LayerNamed(name) >= 0) return ModelError{field, absl::StrCat("is '", name, "', a layer")};
+      Error error = ResolveName(field, name, job_.layer_size(), &items);
+      if (error.has_value()) return error;
+    }
+    groups_[group.name()] = std::move(items);
+  }
+  return std::nullopt;
+}
+
+std::optional<ModelError> LayerReader::ReadInputs() {
+  std::set<std::string> names;
+  std::set<int> read;
+  const auto mark = [&read](const std::vector<Item>& items) {
+    for (const Item& item : items) {
+      if (item.kind == Item::Kind::kLayer) read.insert(item.index);
+    }
+  };
+  for (int i = 0; i < job_.layer_size(); ++i) {
+    const Layer& layer = job_.layer(i);
+    if (!IsName(layer.name())) {
+      return ModelError{Field(i, "name"), absl::StrCat("is '", layer.name(),
+                                                       "'; it must have letters, digits and '_'")};
+    }
+    if (!names.insert(layer.name()).second) {
+      return ModelError{Field(i, "name"), absl::StrCat("is '", layer.name(), "' a second time")};
+    }
+    if (layer.input().empty())
+      return ModelError{Field(i, "input"), "is empty; a layer reads something"};
+    Inputs inputs;
+    Error error = ResolveNames(Field(i, "input"), layer.input(), i, &inputs.items);
+    if (!error.has_value()) {
+      std::vector<std::vector<Item>> context;
+      error = ResolveNames(Field(i, "feature_gate.by"), layer.feature_gate().by(), i, &context);
+      for (const auto& items : context) {
+        inputs.context.insert(inputs.context.end(), items.begin(), items.end());
+      }
+    }
+    if (error.has_value()) return error;
+    for (const auto& items : inputs.items) mark(items);
+    mark(inputs.context);
+    layer_inputs_.push_back(std::move(inputs));
+  }
+  if (job_.task_size() != 1) {
+    return ModelError{"task", job_.task().empty()
+                                  ? "is missing; a model of layers has a task"
+                                  : "is there more than once; a model has one task"};
+  }
+  if (job_.task(0).input().empty())
+    return ModelError{"task[0].input", "is empty; a task reads layers"};
+  std::vector<std::vector<Item>> items;
+  Error error = ResolveNames("task[0].input", job_.task(0).input(), job_.layer_size(), &items);
+  if (error.has_value()) return error;
+  for (const auto& of_name : items) {
+    mark(of_name);
+    task_inputs_.insert(task_inputs_.end(), of_name.begin(), of_name.end());
+  }
+  for (int i = 0; i < job_.layer_size(); ++i) {
+    if (read.count(i) > 0) continue;
+    return ModelError{Field(i, "name"),
+                      absl::StrCat("is '", NameOf(i), "', which no other layer and no task reads")};
+  }
+  return std::nullopt;
+}
+
+// Features
+// ------------------------------------------------------------------------------------------------
+
+// Features of one table are read alike, since their gradients are summed by key.
+std::optional<ModelError> LayerReader::CheckReads(const std::set<int>& vectors,
+                                                  const std::map<int, int>& first_order) const {
+  for (int f = 0; f < inputs_.num_vectors(); ++f) {
+    const EmbeddedFeature& feature = inputs_.features[f];
+    if (vectors.count(f) == 0 && first_order.count(f) == 0) {
+      return ModelError{"layer", absl::StrCat("has none that reads the feature '", feature.name,
+                                              "'; leave the feature out, or let a layer read it")};
+    }
+    for (int other = 0; other < f; ++other) {
+      const EmbeddedFeature& before = inputs_.features[other];
+      if (before.table != feature.table) continue;
+      const bool same_vectors = vectors.count(f) == vectors.count(other);
+      const auto mine = first_order.find(f), theirs = first_order.find(other);
+      const bool same_weights = mine == first_order.end()
+                                    ? theirs == first_order.end()
+                                    : theirs != first_order.end() && mine->second == theirs->second;
+      if (same_vectors && same_weights) continue;
+      return ModelError{
+          "layer",
+          absl::StrCat("has one that reads ", same_vectors ? "first-order weights" : "the vectors",
+                       " of only one of the features '", before.name, "' and '", feature.name,
+                       "', which share the table '", feature.table, "'; a layer must read both")};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<ModelError> LayerReader::PoolFeatures() {
+  std::set<int> vectors;
+  std::map<int, int> first_order;  // Feature: the layer that reads its first-order weight.
+  const auto add_vectors = [&vectors](const std::vector<Item>& items) {
+    for (const Item& item : items) {
+      if (item.kind == Item::Kind::kFeature) vectors.insert(item.index);
+    }
+  };
+  for (int i = 0; i < job_.layer_size(); ++i) {
+    add_vectors(layer_inputs_[i].context);
+    for (size_t input = 0; input < layer_inputs_[i].items.size(); ++input) {
+      if (!job_.layer(i).has_first_order()) {
+        add_vectors(layer_inputs_[i].items[input]);
+        continue;
+      }
+      for (const Item& item : layer_inputs_[i].items[input]) {
+        const std::string field = Field(i, absl::StrCat("input[", input, "]"));
+        if (item.kind == Item::Kind::kLayer) {
+          return ModelError{field, absl::StrCat("is the layer '", NameOf(item.index),
+                                                "'; first_order reads features alone")};
+        }
+        if (item.kind == Item::Kind::kFeature && !first_order.emplace(item.index, i).second) {
+          return ModelError{field,
+                            absl::StrCat("is the feature '", inputs_.features[item.index].name,
+                                         "', whose first-order weights are read already")};
+        }
+      }
+    }
+  }
+  add_vectors(task_inputs_);
+  Error error = CheckReads(vectors, first_order);
+  if (error.has_value()) return error;
+  std::vector<int> dims;
+  std::map<int, std::vector<int32_t>> by_dim;
+  for (int f = 0; f < inputs_.num_vectors(); ++f) {
+    const int dim = vectors.count(f) > 0 ? inputs_.features[f].dim : 0;
+    if (by_dim.count(dim) == 0) dims.push_back(dim);
+    by_dim[dim].push_back(f);
+  }
+  places_.resize(inputs_.features.size());
+  for (size_t group = 0; group < dims.size(); ++group) {
+    const std::vector<int32_t>& features = by_dim[dims[group]];
+    for (size_t i = 0; i < features.size(); ++i) {
+      places_[features[i]] = {static_cast<int>(group), static_cast<int>(i)};
+    }
+    graph_.AddPooled(dims[group], features);
+  }
+  for (const auto& [feature, layer] : first_order) {
+    const Layer::FirstOrder& weights = job_.layer(layer).first_order();
+    spec_.first_order[inputs_.features[feature].table] = {
+        weights.optimizer(), weights.initializer(), vectors.count(feature) > 0};
+  }
+  return std::nullopt;
+}
+
+LayerValue LayerReader::ValueOf(const Item& item) {
+  if (item.kind == Item::Kind::kNumeric) return graph_.Numeric(inputs_.numeric);
+  if (item.kind == Item::Kind::kLayer) {
+    LayerValue value = values_[item.index];
+    value.names.assign(value.widths.size(), NameOf(item.index));
+    return value;
+  }
+  const PooledPlace place = places_[item.index];
+  const EmbeddedFeature& feature = inputs_.features[item.index];
+  return {{graph_.VectorOf(place.group, place.index)}, {feature.dim}, {feature.name}};
+}
+
+LayerValue LayerReader::ValueOf(const std::vector<Item>& items) {
+  LayerValue value;
+  for (const Item& item : items) value.Append(ValueOf(item));
+  return value;
+}
+
+LayerValue LayerReader::InputOf(int layer) {
+  LayerValue value;
+  for (const std::vector<Item>& items : layer_inputs_[layer].items) value.Append(ValueOf(items));
+  return value;
+}
+
+}  // namespace thermocline
