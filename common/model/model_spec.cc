@@ -31,8 +31,8 @@ ActivationFloats HiddenFloats(const GraphNode& mlp, ComputeOn where) {
   // The CPU copies a wide input.
   const int input = mlp.tensors[0].in;
   if (!on_gpu && input > kCpuPanel) floats.per_sample += RoundUp(input, kCpuPanel);
-  for (int i = 0; on_gpu && i < num_layers; ++i) {
-    floats.fixed += kBiasPartials * mlp.tensors[i].out;
+  for (const DenseTensor& bias : mlp.biases) {
+    if (on_gpu) floats.fixed += kBiasPartials * bias.out;
   }
   return floats;
 }

@@ -80,11 +80,6 @@ TEST_P(ModelsTest, EvaluationsAmidTheRunChangeNothing) {
   EXPECT_EQ(with.workers[0]->evaluation.logloss, without.workers[0]->evaluation.logloss);
 }
 
-TEST_P(ModelsTest, Learn) {
-  const Outcome outcome = TrainModel(Make({"train.passes=4"}));
-  EXPECT_GT(outcome.workers[0]->evaluation.auc, 0.6);
-}
-
 INSTANTIATE_TEST_SUITE_P(Presets, ModelsTest, testing::ValuesIn(kSmallModels),
                          [](const auto& info) { return info.param.name; });
 
