@@ -10,10 +10,12 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/disk/file_list.h"
 #include "common/job/job_loader.h"
+#include "common/model/presets.h"
 #include "common/process/child_process.h"
 #include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
@@ -29,6 +31,7 @@ using Json = nlohmann::ordered_json;
 struct InspectFlags {
   std::vector<std::string> paths;
   std::string job;  // the file to write
+  std::string model = "dlrm";
   std::string label;
   std::string positive;  // separated by commas
   std::string columns;   // separated by commas
@@ -115,8 +118,8 @@ int RunInspect(const InspectFlags& flags) {
   out.Write(flags.json ? figures->dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
                        : RenderInspection(*figures));
   if (!flags.job.empty()) {
-    absl::StatusOr<std::string> text =
-        DraftJob(*figures, (*figures)["paths"].get<std::vector<std::string>>(), flags.job);
+    absl::StatusOr<std::string> text = DraftJob(
+        *figures, (*figures)["paths"].get<std::vector<std::string>>(), flags.job, flags.model);
     // What the job says of columns, LoadJob understands, or `train` would refuse it.
     if (text.ok()) {
       const auto job = ParseJob(*text, flags.job, {});
@@ -146,15 +149,22 @@ pattern, each here or as s3://BUCKET/KEY (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, .
 folder of npy files; several are read as one.
 
 --job writes a job file that trains as it is, with comments on what was guessed. It overwrites
-nothing. A label that is wrongly guessed is named with --label.
+nothing. A label that is wrongly guessed is named with --label, and --model names the model.
 
 examples:
   thermocline inspect train.csv.gz
   thermocline inspect 'logs/day-*.tsv' --label buy --job first.textproto
+  thermocline inspect train.csv.gz --job deepfm.textproto --model deepfm
   thermocline inspect events.csv --columns user,item,event,time --label event --positive cart,buy
   thermocline inspect train.csv --json > figures.json)");
   AddValue(command, "FILE", &flags->paths, "PATH", "the log")->required();
-  AddValue(command, "--job", &flags->job, "FILE", "writes a job file for the log");
+  CLI::Option* const job =
+      AddValue(command, "--job", &flags->job, "FILE", "writes a job file for the log");
+  AddValue(command, "--model", &flags->model, "NAME",
+           absl::StrCat("the model of that job: ", absl::StrJoin(PresetNames(), ", "),
+                        "; default: dlrm"))
+      ->check(CLI::IsMember(PresetNames()))
+      ->needs(job);
   AddValue(command, "--label", &flags->label, "NAME", "the column of the label");
   AddValue(command, "--positive", &flags->positive, "TEXT,TEXT",
            "the label's texts that are a 1; all others are a 0");

@@ -28,6 +28,8 @@ constexpr double kOutOfOrder = 0.01;
 constexpr double kManyOnce = 0.5;
 constexpr uint64_t kMaxSequence = 50;
 constexpr size_t kCommentWidth = 110;
+// Beyond so many inputs a cross layer's matrix is of low rank.
+constexpr int kWideCross = 1024;
 
 std::string Quoted(const std::string& text) {
   return absl::StrCat("\"", absl::CEscape(text), "\"");
@@ -85,10 +87,12 @@ std::vector<std::string> WithRanges(const std::vector<std::string>& names) {
 
 class Draft {
  public:
-  Draft(const Json& figures, const std::vector<std::string>& paths, const std::string& file)
+  Draft(const Json& figures, const std::vector<std::string>& paths, const std::string& file,
+        const std::string& model)
       : figures_(figures),
         paths_(paths),
         file_(file),
+        model_(model),
         // What was not read may be anything: ids are hashed as text, and numbers may be missing.
         is_partial_(!figures.at("complete").get<bool>()),
         is_npy_(figures.at("format") == "npy") {}
@@ -103,6 +107,11 @@ class Draft {
     if (!is_npy_) AddFeatures();
     if (numeric_ + categorical_ == 0) {
       return absl::FailedPreconditionError("no column but the label is of use as a feature");
+    }
+    if (model_ == "deepfm" && categorical_ == 0) {
+      return absl::FailedPreconditionError(
+          "no column is of use as a categorical feature, and deepfm multiplies their vectors; "
+          "--model wide_deep needs none");
     }
     AddModel();
     return text_;
@@ -403,15 +412,16 @@ class Draft {
                            : rows < 2'000'000  ? 256
                            : rows < 20'000'000 ? 2048
                                                : 8192;
+    const bool multiplies = model_ == "dlrm" || model_ == "deepfm";
     if (categorical_ > 0) {
-      Line("# One dim for all tables: DLRM multiplies their rows with each other.");
+      Line(multiplies
+               ? "# One dim for all tables: the model multiplies their rows with each other."
+               : "# A table may have a dim of its own: table { name: ... settings { dim: 8 } }.");
     }
     Line("default_table {");
     Line(absl::StrCat("  dim: ", figures_.at("dim").get<int>()));
     Line("  init_scale: 0.03\n  optimizer { adagrad {} }\n}\n");
-    Line("dlrm {");
-    if (numeric_ > 0) Line("  bottom: [256, 64]");
-    Line("  top: [256, 128]\n}\n");
+    AddStanza();
     Line("train {");
     Line(absl::StrCat("  batch_size: ", batch));
     Line("  learning_rate { base: 0.02 }  # try 0.01 and 0.05, too\n}\n");
@@ -422,9 +432,41 @@ class Draft {
     Line("checkpoint {}");
   }
 
+  // The stanza of the model.
+  void AddStanza() {
+    Line(model_ + " {");
+    if (model_ == "dlrm") {
+      if (numeric_ > 0) Line("  bottom: [256, 64]");
+      Line("  top: [256, 128]");
+    } else if (model_ == "finalmlp") {
+      Line("  first: [256, 128]");
+      Line("  second: [256, 128]");
+      Line("  heads: 4  # divides the last width of both");
+      Line("  # gate: [64] weighs each stream's inputs, by features that first_gate_by and");
+      Line("  # second_gate_by may name (those of the user, those of the item).");
+    } else {
+      if (model_ == "dcnv2") AddCross();
+      Line("  deep: [256, 128, 64]");
+    }
+    if (model_ != "dlrm") Line("  # dropout: 0.2  # where the held-out rows get worse in a pass");
+    if (model_ == "wide_deep") {
+      Line("  # wide_optimizer { ftrl { l1: 0.001 } }  # as in the paper: many weights stay 0");
+    }
+    Line("}\n");
+  }
+
+  // A full matrix has the square of the input's width.
+  void AddCross() {
+    const int width = numeric_ + categorical_ * figures_.at("dim").get<int>();
+    Line("  cross_layers: 3");
+    Line(width > kWideCross ? "  cross_rank: 64"
+                            : "  # cross_rank: 64  # in place of full matrices");
+  }
+
   const Json& figures_;
   const std::vector<std::string>& paths_;
   const std::string& file_;
+  const std::string& model_;
   const bool is_partial_;
   const bool is_npy_;
   const Json* split_ = nullptr;  // The column that splits the rows.
@@ -441,8 +483,8 @@ class Draft {
 }  // namespace
 
 absl::StatusOr<std::string> DraftJob(const Json& figures, const std::vector<std::string>& paths,
-                                     const std::string& file) {
-  return Draft(figures, paths, file).Write();
+                                     const std::string& file, const std::string& model) {
+  return Draft(figures, paths, file, model).Write();
 }
 
 }  // namespace thermocline

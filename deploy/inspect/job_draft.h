@@ -15,10 +15,12 @@ namespace thermocline {
 //   figures: those of an inspection, with suggestions
 //   paths: the log's, absolute
 //   file: the job file's name; the job is named after it
-// Errors: kFailedPrecondition (there is no label, or no feature: says what to do).
+//   model: one of PresetNames()
+// Errors: kFailedPrecondition (there is no label, or no feature that the model can use: says what
+// to do).
 absl::StatusOr<std::string> DraftJob(const nlohmann::ordered_json& figures,
-                                     const std::vector<std::string>& paths,
-                                     const std::string& file);
+                                     const std::vector<std::string>& paths, const std::string& file,
+                                     const std::string& model);
 
 }  // namespace thermocline
 

@@ -7,8 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/job/job_data.h"
 #include "common/job/job_loader.h"
+#include "common/job/resolved_job.h"
+#include "common/model/presets.h"
 #include "deploy/inspect/inspection.h"
 #include "deploy/inspect/suggestions.h"
 #include "proto/job.pb.h"
@@ -66,8 +69,8 @@ std::string UseOf(const Json& figures, const std::string& name) {
 }
 
 // The drafted job, as `train` would load it.
-Job DraftOf(const Json& figures) {
-  const auto text = DraftJob(figures, {"/data/a log.csv"}, "/jobs/my job.textproto");
+Job DraftOf(const Json& figures, const std::string& model = "dlrm") {
+  const auto text = DraftJob(figures, {"/data/a log.csv"}, "/jobs/my job.textproto", model);
   EXPECT_TRUE(text.ok()) << text.status();
   const auto job = ParseJob(text.value_or(""), "draft", {}, {}, JobUse::kTrain);
   EXPECT_TRUE(job.ok()) << job.status() << "\n" << text.value_or("");
@@ -186,7 +189,7 @@ TEST(JobDraft, ColumnsThatAreReadAlikeShareAStanza) {
   }
   columns.push_back(Column("word", "string", 500));
   const Json figures = Suggested(Csv(columns));
-  const std::string text = DraftJob(figures, {"/a"}, "j").value_or("");
+  const std::string text = DraftJob(figures, {"/a"}, "j", "dlrm").value_or("");
   EXPECT_THAT(text, HasSubstr("feature {\n  column: [\"C1..C4\"]\n  categorical { id: HEX }\n}\n"));
   EXPECT_THAT(text, HasSubstr("# hex; text: C1 (5,000 ids, 60% once), C2 (5,000 ids, 60% once), "));
   EXPECT_THAT(text,
@@ -230,11 +233,36 @@ TEST(JobDraft, LeavesTheIndexOfADataFrameOut) {
                      Column("Unnamed: 0", "integer", 90), Column("id", "hex", 500)}));
   EXPECT_EQ(figures["label"]["column"], "click");
   EXPECT_THAT(RenderInspection(figures), HasSubstr("(no name): integer"));
-  EXPECT_THAT(DraftJob(figures, {"/a"}, "j").value_or(""),
+  EXPECT_THAT(DraftJob(figures, {"/a"}, "j", "dlrm").value_or(""),
               HasSubstr("# Left out: the column without a name, it is the index"));
   const Job job = DraftOf(figures);
   ASSERT_EQ(job.feature_size(), 1);
   EXPECT_EQ(job.feature(0).name(), "id");
+}
+
+TEST(JobDraft, EachModelLoads) {
+  const std::vector<Json> both = {kClick, Column("x", "number", 900, Numbers(0, 1, 0, 1)),
+                                  Column("a", "hex", 500), Column("b", "hex", 500)};
+  const Json figures = Suggested(Csv(both));
+  const Json numbers = Suggested(Csv({both[0], both[1]}));
+  const Json ids = Suggested(Csv({both[0], both[2], both[3]}));
+  for (const std::string& model : PresetNames()) {
+    EXPECT_GT(ResolveTables(DraftOf(figures, model)).dense.size(), 0u) << model;
+    EXPECT_GT(ResolveTables(DraftOf(ids, model)).dense.size(), 0u) << model;
+    EXPECT_THAT(DraftJob(figures, {"/a"}, "j", model).value_or(""),
+                HasSubstr("\n" + model + " {\n"));
+    if (model == "deepfm") continue;
+    EXPECT_GT(ResolveTables(DraftOf(numbers, model)).dense.size(), 0u) << model;
+  }
+  EXPECT_EQ(DraftJob(numbers, {"/a"}, "j", "deepfm").status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  // Crossing many columns takes matrices of low rank.
+  std::vector<Json> many = both;
+  for (int i = 0; i < 200; ++i) many.push_back(Column(absl::StrCat("C", i), "hex", 500));
+  EXPECT_THAT(DraftJob(figures, {"/a"}, "j", "dcnv2").value_or(""),
+              HasSubstr("  # cross_rank: 64"));
+  EXPECT_THAT(DraftJob(Suggested(Csv(many)), {"/a"}, "j", "dcnv2").value_or(""),
+              HasSubstr("\n  cross_rank: 64\n"));
 }
 
 TEST(JobDraft, MalformedRowsAreAllowedFor) {
@@ -246,9 +274,11 @@ TEST(JobDraft, MalformedRowsAreAllowedFor) {
 
 TEST(JobDraft, NeedsALabelAndAFeature) {
   const Json none = Suggested(Csv({Column("user", "string", 500)}));
-  EXPECT_EQ(DraftJob(none, {"/a"}, "j").status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(DraftJob(none, {"/a"}, "j", "dlrm").status().code(),
+            absl::StatusCode::kFailedPrecondition);
   const Json alone = Suggested(Csv({kClick}));
-  EXPECT_EQ(DraftJob(alone, {"/a"}, "j").status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(DraftJob(alone, {"/a"}, "j", "dlrm").status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

@@ -129,7 +129,7 @@ TEST(Label, AnOddOneIsAskedFor) {
   Json figures = Figures({Gender(), User()});
   ASSERT_TRUE(AddSuggestions({}, &figures).ok());
   EXPECT_THAT(RenderInspection(figures), HasSubstr("label: one column may be the label"));
-  const absl::Status drafted = DraftJob(figures, {"/a"}, "j").status();
+  const absl::Status drafted = DraftJob(figures, {"/a"}, "j", "dlrm").status();
   EXPECT_EQ(drafted.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(drafted.message(), HasSubstr("gender with"));
 }
@@ -171,7 +171,7 @@ TEST(Label, RowsThatAreSortedByItAreWarnedOf) {
   Json figures = Figures({click, User()});
   ASSERT_TRUE(AddSuggestions({}, &figures).ok());
   EXPECT_THAT(RenderInspection(figures), HasSubstr("warning: the rows are sorted by the label"));
-  EXPECT_THAT(DraftJob(figures, {"/a"}, "j").value_or(""),
+  EXPECT_THAT(DraftJob(figures, {"/a"}, "j", "dlrm").value_or(""),
               HasSubstr("# WARNING: the rows are sorted by the label, which changes 1 times"));
 }
 
