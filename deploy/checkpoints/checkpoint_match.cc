@@ -20,6 +20,7 @@
 #include "common/job/job_source.h"
 #include "common/job/resolved_job.h"
 #include "common/math/table_spec.h"
+#include "common/model/presets.h"
 
 namespace thermocline {
 namespace {
@@ -100,10 +101,11 @@ absl::Status CheckFeatures(const Job& job, const std::vector<const Feature*>& he
   return absl::OkStatus();
 }
 
-// As this program resolves it: older programs listed fewer features.
+// As this program resolves it: older programs listed fewer features, and had a preset for layers.
 Job JobOf(const CheckpointManifest& manifest) {
   Job job = manifest.job();
   ResolveJob(&job);
+  ExpandPreset(InputsOf(job), &job);
   return job;
 }
 
@@ -166,34 +168,237 @@ absl::StatusOr<bool> CheckKeptFeatures(const Job& job, const std::vector<const F
   return kept.size() != here.size() || kept_before.size() != before.size();
 }
 
-// Whether the MLPs have the same shapes. `anew` gets the tensors of the layers whose inputs are
-// other features: they may have other rows, which say nothing of these.
-absl::Status CheckLayers(const Job& job, const Job& before, bool numbers_change, bool tables_change,
-                         std::vector<std::string>* anew) {
-  const std::vector<DenseTable> layers = ResolveTables(job).dense;
-  const std::vector<DenseTable> layers_before = ResolveTables(before).dense;
-  const auto shape = [](const std::vector<DenseTable>& tensors, size_t i) {
-    if (i >= tensors.size()) return std::string("absent");
-    return absl::StrCat("'", tensors[i].layout.name, "' of ", tensors[i].rows, " x ",
-                        tensors[i].cols);
-  };
-  for (size_t i = 0; i < std::max(layers.size(), layers_before.size()); ++i) {
-    if (i < layers.size() && i < layers_before.size()) {
-      const std::string& name = layers[i].layout.name;
-      const bool begins_anew = (numbers_change && absl::StartsWith(name, "bottom.0.")) ||
-                               (tables_change && absl::StartsWith(name, "top.0."));
-      const bool is_as_wide =
-          name == layers_before[i].layout.name && layers[i].cols == layers_before[i].cols;
-      if (begins_anew && is_as_wide) {
-        anew->push_back(name);
-        continue;
+// The layers that the tensors are of
+// ------------------------------------------------------------------------------------------------
+
+// "top" of "top.0.weight"; a task's label may have dots of its own.
+std::string LayerOf(const Job& job, const std::string& tensor) {
+  for (const Task& task : job.task()) {
+    if (absl::StartsWith(tensor, task.label() + ".")) return task.label();
+  }
+  return tensor.substr(0, tensor.find('.'));
+}
+
+const Layer* FindLayer(const Job& job, const std::string& name) {
+  const auto found = std::find_if(job.layer().begin(), job.layer().end(),
+                                  [&](const Layer& layer) { return layer.name() == name; });
+  return found == job.layer().end() ? nullptr : &*found;
+}
+
+// Whether a layer only rearranges or combines its inputs, without tensors.
+bool HasNoTensors(const Layer& layer) {
+  return layer.has_dot() || layer.has_fm() || layer.has_concat() || layer.has_add() ||
+         layer.has_multiply() || layer.has_normalize() || layer.has_pool();
+}
+
+// Adds what `inputs` stand for: features, and the layers with tensors that are read directly or
+// through layers without.
+void AddSources(const Job& job, const google::protobuf::RepeatedPtrField<std::string>& inputs,
+                std::vector<std::string>* sources) {
+  for (const std::string& input : inputs) {
+    const auto group =
+        std::find_if(job.group().begin(), job.group().end(),
+                     [&](const FeatureGroup& group) { return group.name() == input; });
+    const Layer* const layer = FindLayer(job, input);
+    if (input == "numeric") {
+      for (const Feature* feature : NumericFeatures(job)) sources->push_back(feature->name());
+    } else if (input == "categorical" || input == "fields") {
+      for (const Feature* feature : EmbeddedFeatures(job)) {
+        if (input == "categorical" || !feature->has_sequence()) sources->push_back(feature->name());
       }
+    } else if (group != job.group().end()) {
+      sources->insert(sources->end(), group->feature().begin(), group->feature().end());
+    } else if (layer != nullptr && HasNoTensors(*layer)) {
+      AddSources(job, layer->input(), sources);
+    } else {
+      sources->push_back(input);
     }
-    if (shape(layers, i) == shape(layers_before, i)) continue;
-    return Differs(absl::StrCat("the MLPs differ: a layer is ", shape(layers, i), " here, and was ",
-                                shape(layers_before, i), " in the checkpoint"));
+  }
+}
+
+// What a layer or a task reads.
+std::vector<std::string> SourcesOf(const Job& job, const std::string& name) {
+  std::vector<std::string> sources;
+  if (const Layer* const layer = FindLayer(job, name); layer != nullptr) {
+    AddSources(job, layer->input(), &sources);
+    AddSources(job, layer->feature_gate().by(), &sources);
+  }
+  for (const Task& task : job.task()) {
+    if (task.label() == name) AddSources(job, task.input(), &sources);
+  }
+  return sources;
+}
+
+// Which dense tensors are taken from a checkpoint.
+struct KeptTensors {
+  std::vector<std::string> kept;
+  std::vector<std::string> anew;     // The checkpoint has them, with other inputs.
+  std::vector<std::string> missing;  // The checkpoint has none.
+  std::set<std::string> lost_layers;
+};
+
+// Compares tensors by their names and shapes. A tensor whose layer reads others than before begins
+// anew, even if it has the same shape: its rows may say nothing of these. Of a stack of fully
+// connected layers that is the first one. Errors: kFailedPrecondition (one has another width).
+absl::StatusOr<KeptTensors> CompareTensors(const Job& job, const Job& before) {
+  KeptTensors tensors;
+  const std::vector<DenseTable> there = ResolveTables(before).dense;
+  std::set<std::string> layers;
+  for (const DenseTable& tensor : ResolveTables(job).dense) {
+    const std::string& name = tensor.layout.name;
+    const std::string layer = LayerOf(job, name);
+    layers.insert(layer);
+    const auto old = std::find_if(there.begin(), there.end(), [&](const DenseTable& table) {
+      return table.layout.name == name;
+    });
+    if (old == there.end()) {
+      tensors.missing.push_back(name);
+      continue;
+    }
+    const Layer* const stanza = FindLayer(job, layer);
+    const bool is_mlp = stanza != nullptr && stanza->has_mlp();
+    const bool reads_inputs = !is_mlp || absl::StartsWith(name, layer + ".0.");
+    const bool has_other_inputs = reads_inputs && SourcesOf(job, layer) != SourcesOf(before, layer);
+    if (tensor.cols != old->cols && (is_mlp || !has_other_inputs)) {
+      return Differs(absl::StrCat("the MLPs differ: a layer is '", name, "' of ", tensor.rows,
+                                  " x ", tensor.cols, " here, and was of ", old->rows, " x ",
+                                  old->cols,
+                                  " in the checkpoint; a layer of another name begins "
+                                  "anew"));
+    }
+    const bool is_kept = tensor.rows == old->rows && !has_other_inputs;
+    (is_kept ? tensors.kept : tensors.anew).push_back(name);
+  }
+  for (const DenseTable& tensor : there) {
+    const std::string layer = LayerOf(before, tensor.layout.name);
+    if (layers.count(layer) == 0) tensors.lost_layers.insert(layer);
+  }
+  return tensors;
+}
+
+void AddTensorNotices(const std::vector<std::string>& kept_tables, const KeptTensors& tensors,
+                      bool features_change, std::vector<std::string>* notices) {
+  for (const std::string& layer : tensors.lost_layers) {
+    notices->push_back(
+        absl::StrCat("layer '", layer, "' of the checkpoint is left out: the job has none"));
+  }
+  const bool is_whole = tensors.anew.empty() && tensors.missing.empty();
+  if (is_whole && tensors.lost_layers.empty() && !features_change) return;
+  std::string text =
+      absl::StrCat("kept of the checkpoint: tables ", absl::StrJoin(kept_tables, ", "), "; layers ",
+                   absl::StrJoin(tensors.kept, ", "));
+  if (!tensors.anew.empty()) {
+    absl::StrAppend(&text, ". Their inputs are ", features_change ? "other features" : "others",
+                    ", so that they begin anew: ", absl::StrJoin(tensors.anew, ", "));
+  }
+  if (!tensors.missing.empty()) {
+    absl::StrAppend(&text, ". The checkpoint has none of these, which begin anew: ",
+                    absl::StrJoin(tensors.missing, ", "));
+  }
+  notices->push_back(text);
+}
+
+// A field of a layer as it stands in a job: "[400, 400]".
+std::string FieldText(const Message& message, const FieldDescriptor& field) {
+  const std::string text = ValueText(message, field);
+  if (!field.is_repeated()) return text;
+  return absl::StrCat("[", text.substr(1, text.size() - 2), "]");
+}
+
+// The first field in which two layers, or parts of them, differ: "units [400, 400] here, [256]".
+// How much a layer drops may change, as the learning rate may; how tensors begin is compared by
+// table.
+std::string LayerDifference(const Message& here, const Message& there) {
+  const auto* type = here.GetDescriptor();
+  for (int i = 0; i < type->field_count(); ++i) {
+    const FieldDescriptor& field = *type->field(i);
+    const std::string name(field.name());
+    if (name == "dropout" || name == "initializer" || name == "optimizer") continue;
+    if (ValueText(here, field) == ValueText(there, field)) continue;
+    const auto* reflection = here.GetReflection();
+    const bool is_part = !field.is_repeated() && field.message_type() != nullptr;
+    if (!is_part) {
+      return absl::StrCat(name, " ", FieldText(here, field), " here, ", FieldText(there, field));
+    }
+    if (reflection->HasField(here, &field) != there.GetReflection()->HasField(there, &field)) {
+      return absl::StrCat(reflection->HasField(here, &field) ? "" : "no ", name, " here, ",
+                          reflection->HasField(here, &field) ? "none" : "one");
+    }
+    const std::string part = LayerDifference(reflection->GetMessage(here, &field),
+                                             there.GetReflection()->GetMessage(there, &field));
+    if (!part.empty()) return part;
+  }
+  return "";
+}
+
+// Compares what has a name: layers, groups, tasks. `kind`: "layer".
+template <typename Stanza, typename Name>
+absl::Status CheckStanzas(const google::protobuf::RepeatedPtrField<Stanza>& here,
+                          const google::protobuf::RepeatedPtrField<Stanza>& there, const char* kind,
+                          Name name_of) {
+  const auto find = [&](const auto& stanzas, const std::string& name) {
+    return std::find_if(stanzas.begin(), stanzas.end(),
+                        [&](const Stanza& stanza) { return name_of(stanza) == name; });
+  };
+  for (const Stanza& stanza : there) {
+    if (find(here, name_of(stanza)) != here.end()) continue;
+    return Differs(
+        absl::StrCat("the checkpoint has a ", kind, " '", name_of(stanza), "', the job has none"));
+  }
+  for (const Stanza& stanza : here) {
+    const auto before = find(there, name_of(stanza));
+    if (before == there.end()) {
+      return Differs(absl::StrCat("the checkpoint has no ", kind, " '", name_of(stanza), "'"));
+    }
+    const std::string difference = LayerDifference(stanza, *before);
+    if (difference.empty()) continue;
+    return Differs(absl::StrCat("the ", kind, " '", name_of(stanza), "' has ", difference,
+                                " in the checkpoint"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckTables(const std::vector<TableLayout>& here,
+                         const std::vector<TableLayout>& there) {
+  for (const TableLayout& table : here) {
+    if (Find(there, table.name) != nullptr) continue;
+    return Differs(absl::StrCat("the checkpoint has no table '", table.name, "'"));
+  }
+  for (const TableLayout& table : there) {
+    if (Find(here, table.name) != nullptr) continue;
+    return Differs(absl::StrCat("the checkpoint has a table '", table.name, "', the job has none"));
+  }
+  for (const TableLayout& table : here) {
+    const std::string difference = DescribeRowDifference(table, *Find(there, table.name));
+    if (!difference.empty()) return Differs(difference + ", in the checkpoint");
+  }
+  return absl::OkStatus();
+}
+
+// Leaves out dense tables, and tables of which one has first-order weights and the other doesn't.
+void KeepComparable(std::vector<TableLayout>* here, std::vector<TableLayout>* there) {
+  std::set<std::string> left_out;
+  for (const TableLayout& table : *there) {
+    const TableLayout* const same = Find(*here, table.name);
+    const bool differ =
+        same != nullptr && same->first_order.has_value() != table.first_order.has_value();
+    if (differ || table.role == TableRole::kDense) left_out.insert(table.name);
+  }
+  const auto remove = [&](std::vector<TableLayout>* tables) {
+    const auto is_left_out = [&](const TableLayout& t) { return left_out.count(t.name) != 0; };
+    tables->erase(std::remove_if(tables->begin(), tables->end(), is_left_out), tables->end());
+  };
+  remove(here);
+  remove(there);
+}
+
+// Whether both jobs have the same layers.
+absl::Status CheckGraph(const Job& job, const Job& before) {
+  const auto by_name = [](const auto& stanza) { return stanza.name(); };
+  RETURN_IF_ERROR(CheckStanzas(job.layer(), before.layer(), "layer", by_name));
+  RETURN_IF_ERROR(CheckStanzas(job.group(), before.group(), "group", by_name));
+  return CheckStanzas(job.task(), before.task(), "task",
+                      [](const Task& task) { return task.label(); });
 }
 
 // A script's model is its own: it gets the state that a script has saved, and no layers. `kept`:
@@ -276,26 +481,22 @@ absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest) {
   }
   if (job.has_worker() != manifest.job().has_worker()) {
     return Differs(job.has_worker() ? "the job has a script (`worker`), and the checkpoint's job "
-                                      "has `dlrm`"
-                                    : "the job has `dlrm`, and the checkpoint's job has a script "
+                                      "has layers"
+                                    : "the job has layers, and the checkpoint's job has a script "
                                       "(`worker`)");
   }
-  const std::vector<TableLayout> here = ResolveTables(job).AllLayouts();
-  const std::vector<TableLayout> there = TablesOf(manifest);
-  for (const TableLayout& table : here) {
-    if (Find(there, table.name) != nullptr) continue;
-    return Differs(absl::StrCat("the checkpoint has no table '", table.name, "'"));
-  }
-  for (const TableLayout& table : there) {
-    if (Find(here, table.name) != nullptr) continue;
-    return Differs(absl::StrCat("the checkpoint has a table '", table.name, "', the job has none"));
-  }
-  for (const TableLayout& table : here) {
-    const std::string difference = DescribeRowDifference(table, *Find(there, table.name));
-    if (!difference.empty()) return Differs(difference + ", in the checkpoint");
-  }
-  // The source of a feature's ids belongs to the data, which CheckData compares.
   const Job before = JobOf(manifest);
+  const std::vector<TableLayout> there = TablesOf(manifest);
+  // Layers explain the tables that they have.
+  if (!job.has_worker()) {
+    std::vector<TableLayout> here = ResolveTables(job).sparse;
+    std::vector<TableLayout> sparse_there = there;
+    KeepComparable(&here, &sparse_there);
+    RETURN_IF_ERROR(CheckTables(here, sparse_there));
+    RETURN_IF_ERROR(CheckGraph(job, before));
+  }
+  RETURN_IF_ERROR(CheckTables(ResolveTables(job).AllLayouts(), there));
+  // The source of a feature's ids belongs to the data, which CheckData compares.
   return CheckFeatures(job, EmbeddedFeatures(job), EmbeddedFeatures(before), "",
                        {"columns", "padding_id", "column", "categorical", "sequence", "cross"});
 }
@@ -361,7 +562,7 @@ absl::StatusOr<std::vector<std::string>> CheckInit(const Job& job,
   ASSIGN_OR_RETURN(const bool numbers_change,
                    CheckKeptFeatures(job, NumericFeatures(job), NumericFeatures(before), " numeric",
                                      {"column", "numeric"}, notices));
-  std::vector<std::string> kept, anew;
+  std::vector<std::string> kept;
   const std::vector<TableLayout> here = ResolveTables(job).sparse, there = TablesOf(manifest);
   for (const TableLayout& table : ResolveTables(job).AllLayouts()) {
     const TableLayout* const old = Find(there, table.name);
@@ -390,20 +591,11 @@ absl::StatusOr<std::vector<std::string>> CheckInit(const Job& job,
   }
   if (job.has_worker() || before.has_worker()) {
     AddScriptNotices(job, before, kept, numbers_change || tables_change, notices);
-    return anew;
+    return std::vector<std::string>();
   }
-  RETURN_IF_ERROR(CheckLayers(job, before, numbers_change, tables_change, &anew));
-  if (!numbers_change && !tables_change) return anew;
-  std::vector<std::string> layers;
-  for (const DenseTable& tensor : ResolveTables(job).dense) {
-    const std::string& name = tensor.layout.name;
-    if (std::count(anew.begin(), anew.end(), name) == 0) layers.push_back(name);
-  }
-  notices->push_back(absl::StrCat(
-      "kept of the checkpoint: tables ", absl::StrJoin(kept, ", "), "; layers ",
-      absl::StrJoin(layers, ", "),
-      ". Their inputs are other features, so that they begin anew: ", absl::StrJoin(anew, ", ")));
-  return anew;
+  ASSIGN_OR_RETURN(const KeptTensors tensors, CompareTensors(job, before));
+  AddTensorNotices(kept, tensors, numbers_change || tables_change, notices);
+  return tensors.anew;
 }
 
 std::string ResolvedCpuIsa(const Job& job) {

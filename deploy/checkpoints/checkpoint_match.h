@@ -12,8 +12,9 @@
 
 namespace thermocline {
 
-// Checks that the rows of the checkpoint fit the job's model. Memory budgets and the number of
-// processes make no difference. Errors: kFailedPrecondition (names the first difference).
+// Checks that the rows of the checkpoint fit the job's model, and that its layers are those of the
+// job. Memory budgets, the number of processes and the layers' dropout make no difference. Errors:
+// kFailedPrecondition (names the first difference).
 absl::Status CheckModel(const Job& job, const CheckpointManifest& manifest);
 
 // Checks that a step has the same samples in both: the size of batches, the features, how the data
@@ -31,13 +32,14 @@ absl::Status CheckDataFiles(const Job& job, const CheckpointManifest& manifest,
                             std::vector<std::string>* notices);
 
 // Checks that a new job can begin with the rows of the checkpoint (Job.init_from): features and
-// numeric columns of the same name are in the same order; each MLP layer has the same shape; tables
-// of the same name have rows of the same kind, but for first-order weights, which begin anew or are
-// left out. Where features were added or dropped, the layer that
-// reads them begins anew. Returns its tensors, which are not taken from the checkpoint. A script's
-// state is taken where the job's model is a script, too; beside another model neither a script's
-// state nor layers are. If anything begins empty or is left out, `notices` gets lines that name it,
-// and what is kept. Errors: kFailedPrecondition (names the first difference).
+// numeric columns of the same name are in the same order; tables of the same name have rows of the
+// same kind, but for first-order weights, which begin anew or are left out; layers of the same name
+// have the same widths. A layer whose inputs are others than in the checkpoint (a feature or a
+// layer more or less) begins anew, of an MLP its first layer. Returns the tensors that the
+// checkpoint has and that are not taken from it. A script's state is taken where the job's model is
+// a script, too; beside another model neither a script's state nor layers are. If anything begins
+// anew or is left out, `notices` gets lines that name it, and what is kept. Errors:
+// kFailedPrecondition (names the first difference).
 absl::StatusOr<std::vector<std::string>> CheckInit(const Job& job,
                                                    const CheckpointManifest& manifest,
                                                    std::vector<std::string>* notices);

@@ -102,6 +102,114 @@ TEST_F(InitMatchTest, ANumberLessBeginsTheBottomsFirstLayer) {
               Contains("the numeric feature 'a' of the checkpoint is left out: the job has none"));
 }
 
+// Layers of a user's own, whose task reads `read`.
+std::string LayersWith(const std::string& units, const std::string& more, const std::string& read) {
+  return absl::StrCat("layer { name: 'deep' input: ['numeric', 'categorical'] mlp { units: ", units,
+                      " } } ", more, " task { label: 'y' input: ", read, " }");
+}
+
+constexpr char kCross[] =
+    "layer { name: 'cross' input: ['numeric', 'categorical'] cross { layers: 1 } }";
+
+TEST_F(InitMatchTest, LayersMoreOrLess) {
+  const Job alone = JobOfFeatures({"a", "b"}, {"u", "v"}, LayersWith("[8, 4]", "", "'deep'"));
+  const Job both =
+      JobOfFeatures({"a", "b"}, {"u", "v"}, LayersWith("[8, 4]", kCross, "['deep', 'cross']"));
+  const auto check = [&](const Job& job, const Job& before) {
+    notices_.clear();
+    return CheckInit(job, ManifestOf(before, "1.0"), &notices_);
+  };
+  auto anew = check(both, alone);
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_THAT(*anew, ElementsAre("y.weight", "y.bias"));
+  EXPECT_THAT(notices_,
+              ElementsAre("kept of the checkpoint: tables u, v; layers deep.0.weight, deep.0.bias, "
+                          "deep.1.weight, deep.1.bias. Their inputs are others, so that they begin "
+                          "anew: y.weight, y.bias. The checkpoint has none of these, which begin "
+                          "anew: cross.0.weight, cross.0.bias"));
+  anew = check(alone, both);
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_THAT(*anew, ElementsAre("y.weight", "y.bias"));
+  EXPECT_THAT(notices_, ElementsAre("layer 'cross' of the checkpoint is left out: the job has none",
+                                    AllOf(HasSubstr("layers deep.0.weight, "),
+                                          HasSubstr("begin anew: y.weight, y.bias"))));
+  EXPECT_THAT(*check(both, both), IsEmpty());
+  EXPECT_THAT(notices_, IsEmpty());
+  // An MLP may go on into one more layer; a layer that has another width begins nowhere.
+  anew = check(JobOfFeatures({"a", "b"}, {"u", "v"}, LayersWith("[8, 4, 2]", "", "'deep'")), alone);
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_THAT(notices_, ElementsAre(HasSubstr("anew: deep.2.weight, deep.2.bias")));
+  anew = check(JobOfFeatures({"a", "b"}, {"u", "v"}, LayersWith("[8, 5]", "", "'deep'")), alone);
+  EXPECT_EQ(anew.status(),
+            absl::FailedPreconditionError("the MLPs differ: a layer is 'deep.1.weight' of 8 x 5 "
+                                          "here, and was of 8 x 4 in the checkpoint; a layer of "
+                                          "another name begins anew"));
+  // The width of a cross layer is that of its inputs.
+  anew = check(JobOfFeatures({"a", "b"}, {"u", "v", "new"},
+                             LayersWith("[8, 4]", kCross, "['deep', 'cross']")),
+               both);
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_THAT(*anew, ElementsAre("deep.0.weight", "deep.0.bias", "cross.0.weight", "cross.0.bias",
+                                 "y.weight"));
+}
+
+// All that two presets share are the tables.
+TEST_F(InitMatchTest, AnotherPresetKeepsTheTables) {
+  const auto anew = Check(JobOfFeatures({"a", "b"}, {"u", "v", "w"}, "deepfm { deep: 8 }"));
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_THAT(*anew, IsEmpty());
+  EXPECT_THAT(notices_, Contains("layer 'top' of the checkpoint is left out: the job has none"));
+  EXPECT_THAT(notices_, Contains("the first-order weights of table 'u' begin anew: the checkpoint "
+                                 "has none"));
+  EXPECT_THAT(notices_, Contains(AllOf(HasSubstr("tables u, v, w; layers"),
+                                       HasSubstr("deep.0.weight, deep.0.bias"))));
+}
+
+TEST_F(InitMatchTest, ARunGoesOnWithItsLayers) {
+  const auto difference = [](const std::string& now, const std::string& before) {
+    const CheckpointManifest manifest = ManifestOf(JobOfFeatures({"a"}, {"u", "v"}, before), "1.0");
+    const absl::Status status = CheckModel(JobOfFeatures({"a"}, {"u", "v"}, now), manifest);
+    EXPECT_TRUE(status.ok() || absl::IsFailedPrecondition(status)) << status;
+    return std::string(status.message());
+  };
+  const std::string deep = LayersWith("[8, 4]", "", "'deep'");
+  EXPECT_EQ(difference(deep, deep), "");
+  EXPECT_EQ(difference(LayersWith("[8, 4] dropout: 0.5", "", "'deep'"), deep), "");
+  EXPECT_EQ(difference(LayersWith("[9]", "", "'deep'"), deep),
+            "the layer 'deep' has units [9] here, [8, 4] in the checkpoint");
+  EXPECT_EQ(difference(LayersWith("[8, 4] activation: TANH", "", "'deep'"), deep),
+            "the layer 'deep' has activation TANH here, RELU in the checkpoint");
+  EXPECT_EQ(difference(LayersWith("[8, 4]", kCross, "['deep', 'cross']"), deep),
+            "the checkpoint has no layer 'cross'");
+  EXPECT_EQ(difference(deep, LayersWith("[8, 4]", kCross, "['deep', 'cross']")),
+            "the checkpoint has a layer 'cross', the job has none");
+  const std::string two = LayersWith("[8, 4]", kCross, "['deep', 'cross']");
+  EXPECT_EQ(difference(LayersWith("[8, 4]", kCross, "['cross', 'deep']"), two),
+            "the task 'y' has input [\"cross\", \"deep\"] here, [\"deep\", \"cross\"] in the "
+            "checkpoint");
+  EXPECT_EQ(difference("deepfm { deep: 8 }", "dcnv2 { cross_layers: 1 deep: 8 }"),
+            "the checkpoint has a layer 'cross', the job has none");
+  EXPECT_EQ(difference("wide_deep { deep: 8 }", LayersWith("8", "", "'deep'")),
+            "the checkpoint has no layer 'wide'");
+}
+
+// A checkpoint of an earlier program, whose job has the preset itself.
+TEST_F(InitMatchTest, ThePresetOfAnOldCheckpointMeansItsLayers) {
+  CheckpointManifest old = manifest_;
+  old.mutable_job()->clear_layer();
+  old.mutable_job()->clear_task();
+  old.mutable_job()->mutable_dlrm()->add_bottom(8);
+  for (const uint32_t width : {8, 4}) old.mutable_job()->mutable_dlrm()->add_top(width);
+  const Job job = JobOfFeatures({"a", "b"}, {"u", "v", "w"});
+  EXPECT_EQ(CheckModel(job, old), absl::OkStatus());
+  EXPECT_THAT(*CheckInit(job, old, &notices_), IsEmpty());
+  EXPECT_THAT(notices_, IsEmpty());
+  EXPECT_EQ(
+      CheckModel(JobOfFeatures({"a", "b"}, {"u", "v", "w"}, "dlrm { bottom: 8 top: 8 }"), old),
+      absl::FailedPreconditionError(
+          "the layer 'top' has units [8, 1] here, [8, 4, 1] in the checkpoint"));
+}
+
 constexpr char kScript[] = "worker { command: ['python3', 'train.py'] }";
 
 TEST_F(InitMatchTest, AScriptGetsTheStateOfAScript) {
@@ -142,9 +250,9 @@ TEST_F(InitMatchTest, AScriptDoesNotGoOnForAnotherModel) {
   const Job layers = JobOfFeatures({"a", "b"}, {"u", "v", "w"});
   EXPECT_EQ(CheckModel(script, manifest_),
             absl::FailedPreconditionError("the job has a script (`worker`), and the checkpoint's "
-                                          "job has `dlrm`"));
+                                          "job has layers"));
   EXPECT_EQ(CheckModel(layers, ManifestOf(script, "1.0")),
-            absl::FailedPreconditionError("the job has `dlrm`, and the checkpoint's job has a "
+            absl::FailedPreconditionError("the job has layers, and the checkpoint's job has a "
                                           "script (`worker`)"));
   EXPECT_EQ(CheckModel(script, ManifestOf(script, "1.0")), absl::OkStatus());
 }
