@@ -24,11 +24,11 @@ struct Case {
 };
 
 std::vector<Case> Cases() {
-  return {{{1, 1}, 1, false, true},           {{5, 3}, 3, true, true},
-          {{13, 20, 7}, 9, true, false},      {{9, 70, 33, 1}, 4, false, true},
-          {{65, 12, 1, 6}, 5, true, true},    {{130, 12, 1}, 3, false, true},
-          {{4, 300, 2}, 2, true, true},       {{7, 5, 1}, 4, true, true, false},
-          {{66, 9, 61}, 3, true, true, false}};
+  return {{{1, 1}, 1, false, true},        {{5, 3}, 3, true, true},
+          {{13, 20, 7}, 9, true, false},   {{9, 70, 33, 1}, 4, false, true},
+          {{65, 12, 1, 6}, 5, true, true}, {{130, 12, 1}, 3, false, true},
+          {{4, 300, 2}, 2, true, true},    {{7, 5, 1}, 4, true, true, false},
+          {{5, 61}, 3, true, true, false}};
 }
 
 struct Results {
@@ -75,7 +75,8 @@ struct Problem {
     run.gradients.assign(arena, kUntouched);
     std::vector<float> x = input, dy = output_gradient;
     const auto last_columns = [batch](std::vector<float>* wide, int32_t columns, int64_t ld) {
-      return FloatMatrix(wide->data() + (ld - columns), batch, columns, ld);
+      float* const first = wide->empty() ? nullptr : wide->data() + (ld - columns);
+      return FloatMatrix(first, batch, columns, ld);
     };
     const Matrix in = last_columns(&x, config.widths.front(), input_ld);
     const Matrix out = last_columns(&run.output, config.widths.back(), output_ld);

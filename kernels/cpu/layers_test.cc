@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <random>
@@ -67,8 +66,9 @@ std::vector<std::vector<float>> RandomInputs(const LayerCase& c, std::mt19937_64
 }
 
 bool SameBits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+  const auto same = [](float x, float y) { return FloatBits(x) == FloatBits(y); };
   for (size_t i = 0; i < a.size(); ++i) {
-    if (std::memcmp(a[i].data(), b[i].data(), sizeof(float) * a[i].size()) != 0) return false;
+    if (!std::equal(a[i].begin(), a[i].end(), b[i].begin(), b[i].end(), same)) return false;
   }
   return true;
 }
@@ -106,7 +106,7 @@ TEST(CpuLayersTest, AgreeWithDoubleAndFiniteDifferences) {
 TEST(CpuLayersTest, SameBitsForAnyThreadsAndPlacesInMemory) {
   std::mt19937_64 rng(TestSeed());
   for (const Shape& s :
-       {Shape{0, 2, 3}, Shape{257, 3, 16}, Shape{65, 1, 1}, Shape{300, 11, 39}, Shape{7, 2, 17}}) {
+       {Shape{0, 2, 3}, Shape{257, 3, 16}, Shape{65, 1, 1}, Shape{70, 11, 39}, Shape{7, 2, 17}}) {
     for (const LayerCase& c : LayerCases(s.batch, s.vectors, s.width)) {
       const std::vector<std::vector<float>> inputs = RandomInputs(c, &rng);
       const std::vector<std::vector<float>> expected = Execute(c, {}, 1, inputs);
