@@ -24,6 +24,21 @@
 namespace thermocline {
 namespace {
 
+// The optimizers that first-order weights have of their own, by the fields that name them.
+std::vector<std::pair<std::string, const Optimizer*>> FirstOrderOptimizers(const Job& job) {
+  std::vector<std::pair<std::string, const Optimizer*>> optimizers;
+  if (job.wide_deep().has_wide_optimizer()) {
+    optimizers.emplace_back("wide_deep.wide_optimizer", &job.wide_deep().wide_optimizer());
+  }
+  for (int i = 0; i < job.layer_size(); ++i) {
+    const Layer::FirstOrder& layer = job.layer(i).first_order();
+    if (!layer.has_optimizer()) continue;
+    optimizers.emplace_back(absl::StrCat("layer[", i, "].first_order.optimizer"),
+                            &layer.optimizer());
+  }
+  return optimizers;
+}
+
 // Limits: above them a value is a typo, not a wish.
 constexpr uint64_t kMaxBatchSize = 1 << 24;
 // A worker holds the batches that it has fetched ahead.
@@ -161,9 +176,8 @@ class DeviceRowsValidator {
       if (settings.has_eviction()) return source_.Error(path + "eviction", why);
       RETURN_IF_ERROR(RefuseCowClip(path + "optimizer", settings.optimizer()));
     }
-    for (int i = 0; i < job_.layer_size(); ++i) {
-      RETURN_IF_ERROR(RefuseCowClip(absl::StrCat("layer[", i, "].first_order.optimizer"),
-                                    job_.layer(i).first_order().optimizer()));
+    for (const auto& [path, optimizer] : FirstOrderOptimizers(job_)) {
+      RETURN_IF_ERROR(RefuseCowClip(path, *optimizer));
     }
     return CheckSchedule();
   }
@@ -235,14 +249,13 @@ class Validator {
       RETURN_IF_ERROR(CheckOptimizer("dense_optimizer", job_.dense_optimizer(), CheckForDense));
       RETURN_IF_ERROR(CheckGlobalNorm());
     }
-    for (int i = 0; i < job_.layer_size(); ++i) {
-      const Optimizer& optimizer = job_.layer(i).first_order().optimizer();
-      if (optimizer.kind_case() == Optimizer::KIND_NOT_SET) continue;
-      RETURN_IF_ERROR(CheckOptimizer(absl::StrCat("layer[", i, "].first_order.optimizer"),
-                                     optimizer, CheckForRows));
+    for (const auto& [path, optimizer] : FirstOrderOptimizers(job_)) {
+      RETURN_IF_ERROR(CheckOptimizer(path, *optimizer, CheckForRows));
     }
+    RETURN_IF_ERROR(CheckFirstWeights());
     RETURN_IF_ERROR(CheckWrittenOnce());
     RETURN_IF_ERROR(CheckModelStanza());
+    RETURN_IF_ERROR(CheckRowWidths());
     RETURN_IF_ERROR(CheckTrain());
     RETURN_IF_ERROR(CheckLearningRate());
     RETURN_IF_ERROR(CheckCluster());
@@ -292,6 +305,28 @@ class Validator {
     return refuse("steps in sync", "train.staleness_steps", job_.train().staleness_steps());
   }
 
+  // How first-order weights begin.
+  absl::Status CheckFirstWeights() const {
+    for (int i = 0; i < job_.layer_size(); ++i) {
+      const Layer::FirstOrder& layer = job_.layer(i).first_order();
+      if (!layer.has_initializer()) continue;
+      RETURN_IF_ERROR(CheckInitializer(absl::StrCat("layer[", i, "].first_order.initializer"),
+                                       layer.initializer()));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckInitializer(const std::string& path, const Initializer& initializer) const {
+    InitialDistribution distribution;
+    float scale;
+    const absl::Status read = ReadInitializer(initializer, "", &distribution, &scale);
+    if (read.ok()) return read;
+    // The message begins with the value's name: "normal.std is -1; ...".
+    const auto [field, rest] = std::pair<std::string, std::string>(
+        absl::StrSplit(read.message(), absl::MaxSplits(' ', 1)));
+    return source_.Error(absl::StrCat(path, ".", field), rest);
+  }
+
   absl::Status CheckInitializer(const std::string& path, const TableSettings& settings) const {
     if (settings.has_initializer() && settings.has_init_scale()) {
       return source_.Error(path + ".initializer",
@@ -306,14 +341,7 @@ class Validator {
           path + ".init_scale",
           absl::StrCat("is ", settings.init_scale(), "; it must be in [0, ", kMaxInitScale, "]"));
     }
-    InitialDistribution distribution;
-    float scale;
-    const absl::Status read = ReadInitializer(settings.initializer(), "", &distribution, &scale);
-    if (read.ok()) return read;
-    // The message begins with the value's name: "normal.std is -1; ...".
-    const auto [field, rest] = std::pair<std::string, std::string>(
-        absl::StrSplit(read.message(), absl::MaxSplits(' ', 1)));
-    return source_.Error(absl::StrCat(path, ".initializer.", field), rest);
+    return CheckInitializer(path + ".initializer", settings.initializer());
   }
 
   absl::Status CheckSettings(const std::string& path, const TableSettings& settings) const {
@@ -396,6 +424,20 @@ class Validator {
     return absl::OkStatus();
   }
 
+  // A row's first-order weight is one more beside its vector.
+  absl::Status CheckRowWidths() const {
+    for (const TableLayout& table : ResolveTables(job_).sparse) {
+      if (table.dim <= kMaxDim) continue;
+      return source_.Error(
+          "default_table.dim",
+          absl::StrCat("(or its own) is ", table.dim - 1, " for table '", table.name,
+                       "', whose rows have a first-order weight, too; together "
+                       "they may have ",
+                       kMaxDim));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status CheckModelStanza() const {
     const std::optional<ModelError> error = CheckModel(job_, InputsOf(job_));
     return error.has_value() ? source_.Error(error->field, error->what) : absl::OkStatus();
@@ -412,7 +454,11 @@ class Validator {
     }
     uint64_t most = 1;
     for (const auto& [table, count] : columns) most = std::max(most, count);
-    return std::min(kMaxBags / (features.size() + 1), uint64_t{kMaxTableLookups} / most);
+    uint64_t bags = features.size() + 1;  // A script's batches have no others.
+    for (const PooledFeatures& pooled : DescribeModel(job_).graph.pooled) {
+      bags = std::max<uint64_t>(bags, pooled.leading + pooled.features.size());
+    }
+    return std::min(kMaxBags / bags, uint64_t{kMaxTableLookups} / most);
   }
 
   // `samples` is the share of the batch at `path` that one worker computes.

@@ -395,6 +395,32 @@ TEST(ValidateJob, NeedsAModel) {
       "layers and a task of its own");
 }
 
+// The error of kJob with another model, without its place in the file.
+std::string ErrorOfModel(const std::vector<std::string>& model) {
+  const auto job = ParseJob(kJob, "j", model, {"dlrm"});
+  const std::string error(job.status().message());
+  const size_t place = error.find(": ");
+  return place == std::string::npos ? error : error.substr(place + 2);
+}
+
+TEST(ValidateJob, ModelsOfLayers) {
+  EXPECT_EQ(ErrorOfModel({"deepfm={deep:8}"}), "");
+  EXPECT_EQ(ErrorOfModel({"wide_deep={deep:8 wide_optimizer{ftrl{l1:-1}}}"}),
+            "wide_deep.wide_optimizer: l1 is -1; it must be in [0, 1e+06]");
+  EXPECT_EQ(ErrorOfModel({"wide_deep={deep:8 wide_optimizer{adam_w{}}}"}),
+            "wide_deep.wide_optimizer: adam_w is for dense parameters, not for rows");
+  const std::string layer = "layer={name:'w' input:['categorical','numeric'] first_order{";
+  EXPECT_EQ(ErrorOfModel({layer + "optimizer{weight_decay:1}}}", "task={label:'label' input:'w'}"}),
+            "layer[0].first_order.optimizer: no optimizer is set");
+  EXPECT_THAT(
+      ErrorOfModel({layer + "initializer{normal{std:-1}}}}", "task={label:'label' input:'w'}"}),
+      testing::StartsWith("layer[0].first_order.initializer.normal.std is -1"));
+  EXPECT_EQ(
+      ErrorOfModel({"deepfm={deep:8}", "default_table.dim=4096", "table[0].settings.dim=4096"}),
+      "default_table.dim (or its own) is 4096 for table 'T', whose rows have a first-order "
+      "weight, too; together they may have 4096");
+}
+
 class ScriptJobTest : public testing::Test {
  protected:
   // The changed kJob, with a script in the place of its model.

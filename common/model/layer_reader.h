@@ -81,7 +81,7 @@ class LayerReader {
   Error AddNormalize(int layer);
   Error AddPool(int layer);
   Error AddTask();
-  Error CheckTensorNames() const;
+  Error CheckTensors() const;
 
   // The one width of the vectors of a value; 0, and an error, where they differ.
   Error OneWidth(int layer, const std::string& kind, const LayerValue& value, int* width) const;

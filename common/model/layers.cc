@@ -15,6 +15,7 @@ namespace {
 // Above it a width is a typo, not a wish.
 constexpr uint32_t kMaxLayerWidth = 65536;
 constexpr uint32_t kMaxCrossLayers = 64;
+constexpr int64_t kMaxTensorFloats = int64_t{1} << 32;
 constexpr float kLayerNormEpsilon = 1e-5f;
 constexpr float kNormalizeEpsilon = 1e-12f;
 constexpr float kFirstSlope = 0.25f;  // PReLU's, as PyTorch's.
@@ -474,9 +475,14 @@ std::optional<ModelError> LayerReader::AddTask() {
   return std::nullopt;
 }
 
-std::optional<ModelError> LayerReader::CheckTensorNames() const {
+std::optional<ModelError> LayerReader::CheckTensors() const {
   std::set<std::string> names;
   for (const DenseTensor& tensor : spec_.tensors) {
+    if (int64_t{tensor.rows()} * tensor.cols() > kMaxTensorFloats) {
+      return ModelError{"layer",
+                        absl::StrCat("has one whose tensor '", tensor.name, "' is [", tensor.rows(),
+                                     ", ", tensor.cols(), "]; it may have 2^32 numbers")};
+    }
     if (names.insert(tensor.name).second) continue;
     return ModelError{"layer",
                       absl::StrCat("has two with a tensor '", tensor.name,
@@ -491,7 +497,7 @@ std::optional<ModelError> LayerReader::Run() {
   if (!error.has_value()) error = PoolFeatures();
   for (int i = 0; i < job_.layer_size() && !error.has_value(); ++i) error = AddLayer(i);
   if (!error.has_value()) error = AddTask();
-  return error.has_value() ? error : CheckTensorNames();
+  return error.has_value() ? error : CheckTensors();
 }
 
 std::optional<ModelError> AddLayers(const Job& job, ModelSpec* spec) {
