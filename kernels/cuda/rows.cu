@@ -1,8 +1,8 @@
 // Rows updated in place and copied. kRowLanes threads share a row; lane l holds columns l, l + 16,
-// ... The arithmetic of an update is common/math/row_update.h's, element by element.
+// ... The arithmetic of an update is common/math/optimizer_rules.h's, element by element.
 #include <algorithm>
 
-#include "common/math/row_update.h"
+#include "common/math/optimizer_rules.h"
 #include "kernels/cuda/operations.h"
 #include "kernels/cuda/slice.h"
 

@@ -15,6 +15,7 @@
 
 #include "common/base/hash.h"
 #include "common/math/table_memory.h"
+#include "common/math/testing/random_optimizers.h"
 #include "tests/testing/test_seed.h"
 
 namespace thermocline {
@@ -123,18 +124,15 @@ void ExpectSameRows(const EmbeddingTable& table, const ModelTable& model) {
   EXPECT_EQ(*table.ComputeDigest(), digest);
 }
 
-class ModelTest : public testing::TestWithParam<std::tuple<OptimizerKind, int>> {};
-
-TEST_P(ModelTest, RandomBatchesAgreeWithTheModel) {
-  const auto [kind, dim] = GetParam();
-  const TableLayout layout = MakeLayout(kind, dim);
+void ExpectRandomBatchesAgreeWithTheModel(const TableLayout& layout, int num_batches) {
+  const int dim = layout.dim;
   EmbeddingTable table(layout, kJobSeed);
   ModelTable model(layout);
   std::mt19937_64 random(Seed());
   // Few distinct keys, small and huge, so that batches meet keys of earlier ones; 0 among them.
   std::vector<Key> universe(3000);
   for (size_t i = 0; i < universe.size(); ++i) universe[i] = i % 2 == 0 ? i : random();
-  for (int64_t t = 0; t < 60; ++t) {
+  for (int64_t t = 0; t < num_batches; ++t) {
     std::shuffle(universe.begin(), universe.end(), random);
     const size_t n = t % 10 == 0 ? 0 : random() % (t % 3 == 0 ? universe.size() : 40);
     const std::vector<Key> keys(universe.begin(), universe.begin() + n);
@@ -158,11 +156,33 @@ TEST_P(ModelTest, RandomBatchesAgreeWithTheModel) {
     }
     std::shuffle(universe.begin(), universe.end(), random);
     ExpectSameWeights(table, model, {universe.begin(), universe.begin() + random() % 500});
-    if (HasFatalFailure()) return;
+    if (testing::Test::HasFatalFailure()) return;
   }
   ExpectSameRows(table, model);
   ExpectSameWeights(table, model, universe);
   EXPECT_EQ(table.rows_created(), model.rows().size());
+}
+
+class ModelTest : public testing::TestWithParam<std::tuple<OptimizerKind, int>> {};
+
+TEST_P(ModelTest, RandomBatchesAgreeWithTheModel) {
+  const auto [kind, dim] = GetParam();
+  ExpectRandomBatchesAgreeWithTheModel(MakeLayout(kind, dim), 60);
+}
+
+TEST(EmbeddingTableTest, OptimizersThatAreDrawnAgreeWithTheModel) {
+  std::mt19937_64 random(Seed());
+  const auto draw = [&](int n) { return static_cast<int>(random() % n); };
+  for (int i = 0; i < 20; ++i) {
+    TableLayout layout = MakeLayout(OptimizerKind::kSgd, 1 + draw(i % 2 == 0 ? 3 : 40));
+    DrawRowOptimizers(draw, &layout);
+    if (draw(2) == 0) layout.optimizer.cow_clip_ratio = 0.02f;
+    if (layout.first_order.has_value() && draw(2) == 0) {
+      layout.first_order->optimizer.cow_clip_floor = 0.25f;
+    }
+    SCOPED_TRACE(i);
+    ExpectRandomBatchesAgreeWithTheModel(layout, 20);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(OptimizersAndDims, ModelTest,

@@ -26,6 +26,7 @@ uint64_t Seed() {
 }
 
 constexpr uint64_t kJobSeed = testing_tables::kJobSeed;
+using testing_tables::AddFirstOrderWeight;
 using testing_tables::Changer;
 using testing_tables::CopyOf;
 using testing_tables::MakeLayout;
@@ -45,6 +46,7 @@ TEST_P(SnapshotTest, IsTheTableAtTheCutWhateverChangesMeanwhile) {
   TableLayout layout = MakeLayout(GetParam().kind, GetParam().kind == OptimizerKind::kSgd ? 16 : 5);
   layout.min_count = GetParam().min_count;
   layout.unused_steps = GetParam().unused_steps;
+  if (GetParam().kind == OptimizerKind::kFtrl) AddFirstOrderWeight(&layout);
   EmbeddingTable table(layout, kJobSeed);
   Changer changer(&table, 20000, Seed());
   Step base = kNoStep;
@@ -112,6 +114,7 @@ TEST(TableSnapshotTest, OldImagesGoAsItIsRead) {
 INSTANTIATE_TEST_SUITE_P(Optimizers, SnapshotTest,
                          testing::Values(SnapshotCase{OptimizerKind::kSgd},
                                          SnapshotCase{OptimizerKind::kAdam},
+                                         SnapshotCase{OptimizerKind::kFtrl},
                                          SnapshotCase{OptimizerKind::kSgd, 3},
                                          SnapshotCase{OptimizerKind::kAdam, 0, 3},
                                          SnapshotCase{OptimizerKind::kAdagrad, 2, 9}),

@@ -24,6 +24,7 @@ namespace thermocline {
 namespace {
 
 constexpr uint64_t kJobSeed = testing_tables::kJobSeed;
+using testing_tables::AddFirstOrderWeight;
 using testing_tables::Changer;
 using testing_tables::CopyOf;
 using testing_tables::MakeLayout;
@@ -72,6 +73,7 @@ class SpillTest : public testing::TestWithParam<Case> {
     layout_.memory_budget_bytes = GetParam().budget_bytes;
     layout_.min_count = GetParam().min_count;
     layout_.unused_steps = GetParam().unused_steps;
+    if (GetParam().optimizer == OptimizerKind::kFtrl) AddFirstOrderWeight(&layout_);
     if (GetParam().store == Store::kRocksDb) {
       const std::string directory = testing::TempDir() + "/spill_test";
       std::filesystem::remove_all(directory);
@@ -183,6 +185,7 @@ INSTANTIATE_TEST_SUITE_P(
     Stores, SpillTest,
     testing::Values(Case{Store::kMemory, OptimizerKind::kSgd, 1},  // 8 rows a stripe
                     Case{Store::kMemory, OptimizerKind::kAdam, 100 << 10},
+                    Case{Store::kMemory, OptimizerKind::kFtrl, 100 << 10},
                     Case{Store::kMemory, OptimizerKind::kAdagrad, 1 << 20},  // All of them
                     Case{Store::kRocksDb, OptimizerKind::kAdagrad, 50 << 10},
                     Case{Store::kMemory, OptimizerKind::kAdagrad, 50 << 10, /*min_count=*/3},

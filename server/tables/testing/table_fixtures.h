@@ -25,6 +25,16 @@ inline TableLayout MakeLayout(OptimizerKind kind, int dim) {
   return layout;
 }
 
+// Another optimizer for the last weight of each row, and what needs counts.
+inline void AddFirstOrderWeight(TableLayout* layout) {
+  layout->optimizer.cow_clip_ratio = 0.05f;
+  FirstOrderWeight& weight = layout->first_order.emplace();
+  weight.optimizer.kind = OptimizerKind::kAdam;
+  weight.optimizer.weight_decay = 0.125f;
+  weight.distribution = InitialDistribution::kNormal;
+  weight.init_scale = 0.25f;
+}
+
 struct Row {
   uint32_t count;
   uint32_t changed;           // plus 1
@@ -103,7 +113,8 @@ class Changer {
           table_->CountLookups(looked_up, std::vector<uint32_t>(looked_up.size(), 1), step_).ok());
     }
     const std::vector<Key> keys = RandomKeys();
-    const std::vector<uint32_t> counts(keys.size(), 1);
+    const auto lookups = static_cast<uint32_t>(1 + step_.value() % 3);
+    const std::vector<uint32_t> counts(keys.size(), lookups);
     EXPECT_TRUE(table_
                     ->ApplyGradients(keys, counts, RandomFloats(keys.size() * layout.dim),
                                      ScalarsForStep(layout.row_optimizer(), 0.1f, step_), step_)
