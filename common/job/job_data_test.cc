@@ -141,6 +141,50 @@ feature { column: "n1" numeric {} } feature { column: "u" })");
   }
 }
 
+// The stanza of a model of layers, at line 6, and what a job of two labels with it is or lacks.
+absl::StatusOr<Job> WithLayers(const std::string& layers) {
+  return ParseJob(absl::StrCat(R"(name: 'j'
+data { train { path: "p" parquet {} } label { column: ["click", "buy"] } }
+feature { column: "n1" numeric {} }
+feature { column: "u" }
+train { batch_size: 16 learning_rate { base: 0.1 } }
+)",
+                               layers),
+                  "j", {});
+}
+
+TEST(ResolveData, TheTaskOfLayersLearnsTheLabelThatItNames) {
+  const std::string deep = "layer { name: 'deep' input: ['numeric', 'u'] mlp { units: 8 } }\n";
+  const auto buys = WithLayers(deep + "task { label: 'buy' input: 'deep' }");
+  ASSERT_TRUE(buys.ok()) << buys.status();
+  EXPECT_EQ(LabelColumn(*buys), "buy");
+  EXPECT_EQ(ResolveTables(*buys).dense.back().layout.name, "buy.bias");
+  ExpectStable(*buys);
+  const auto preset = WithLayers("wide_deep { deep: 8 }");
+  ASSERT_TRUE(preset.ok()) << preset.status();
+  EXPECT_EQ(LabelColumn(*preset), "click");
+  ExpectStable(*preset);
+
+  const auto error = [&](const std::string& layers) {
+    return std::string(WithLayers(layers).status().message());
+  };
+  EXPECT_EQ(error(deep + "task { input: 'deep' }"),
+            "j:7: task[0].label is missing; it is one of click, buy (data.label.column)");
+  EXPECT_EQ(error(deep + "task { label: 'by' input: 'deep' }"),
+            "j:7: task[0].label is 'by', but there is no such label (did you mean 'buy'?); there "
+            "are click, buy");
+  EXPECT_EQ(error(deep), "j: task is missing; a model of layers has a task");
+  EXPECT_EQ(error(deep + deep + "task { label: 'buy' input: 'deep' }"),
+            "j:7: layer[1].name is 'deep' a second time");
+  EXPECT_EQ(error("layer { name: 'deep' input: ['numeric', 'u', 'deep'] mlp { units: 8 } }\n"
+                  "task { label: 'buy' input: 'deep' }"),
+            "j:6: layer[0].input[2] is 'deep', which is the layer itself; a layer reads layers "
+            "before it alone");
+  EXPECT_EQ(
+      error(deep + "task { label: 'buy' input: 'deep' }\ntask { label: 'click' input: 'deep' }"),
+      "j:7: task is there more than once; a model has one task");
+}
+
 TEST(ResolveData, EveryFeatureOfCriteoUnlessSomeAreListed) {
   const Job all = Parse("data { train { path: 'p' criteo_tsv {} } }");
   EXPECT_EQ(EmbeddedFeatures(all).size(), 26u);

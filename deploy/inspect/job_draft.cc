@@ -108,10 +108,11 @@ class Draft {
     if (numeric_ + categorical_ == 0) {
       return absl::FailedPreconditionError("no column but the label is of use as a feature");
     }
-    if (model_ == "deepfm" && categorical_ == 0) {
-      return absl::FailedPreconditionError(
-          "no column is of use as a categorical feature, and deepfm multiplies their vectors; "
-          "--model wide_deep needs none");
+    if (model_ == "deepfm" && categorical_ < 2) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          categorical_ == 0 ? "no column is" : "only one column is",
+          " of use as a categorical feature, and deepfm multiplies the vectors of two; "
+          "--model wide_deep needs none"));
     }
     AddModel();
     return text_;

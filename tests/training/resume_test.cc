@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "server/core/server_core.h"
+#include "tests/testing/test_seed.h"
 #include "tests/training/in_process_transport.h"
 #include "tests/training/small_job.h"
 #include "worker/session/retry_policy.h"
@@ -57,7 +58,9 @@ TEST_P(ResumeTest, TwoRunsGiveTheBitsOfOne) {
     const Outcome whole = TrainInOneGo(job);
     ASSERT_EQ(whole.workers[0]->steps, 2 * kSmallJobSteps);
     // In the first pass, at its end, in the second, at the end of all.
-    for (const int64_t step : {1, 5, 12, 17, 24}) {
+    std::vector<int64_t> steps = {1, 5, 12, 17, 24};
+    if (kIsSanitized) steps = {5, 17};
+    for (const int64_t step : steps) {
       SCOPED_TRACE(absl::StrCat(workers, " workers, step ", step));
       const Outcome resumed = TrainInTwoRuns(job, step);
       EXPECT_EQ(Hex(resumed.digest), Hex(whole.digest));

@@ -200,7 +200,9 @@ TEST(SharedCacheTest, TablesThatServersDecideOnAreNotShared) {
     const auto job = [&](int workers) { return MakeJob(workers, overrides); };
     Uncached uncached(job);
     Totals totals;
-    for (const Shape& shape : {Shape{2, 4000, 4, 2}, Shape{3, 1 << 20, 8, 4}, Shape{5, 0, 1, 0}}) {
+    std::vector<Shape> shapes = {{2, 4000, 4, 2}, {3, 1 << 20, 8, 4}, {5, 0, 1, 0}};
+    if (kIsSanitized) shapes = {shapes[1]};
+    for (const Shape& shape : shapes) {
       SCOPED_TRACE(absl::StrCat(rule[0], ", ", Name(shape)));
       const Outcome cached = Train(WithCache(job(shape.workers), shape));
       ExpectSame(cached, uncached.Of(shape.workers));
