@@ -121,7 +121,7 @@ class Device {
   virtual void ScatterRows(absl::Span<const RowCopy> copies) = 0;
 
   // Pairwise dots of the `vectors` vectors of every sample, after a copy of the first:
-  //   output[b] = [z[b, 0], dot(z[b, i], z[b, j]) for i in 1..vectors-1, for j < i, zeros]
+  //   output[b] = [z[b, 0], dot(z[b, i], z[b, j]) for i in 1..vectors-1, for j < i]
   virtual void InteractionForward(Matrix z,            // [batch, vectors * dim] float32
                                   int32_t vectors,     // >= 1
                                   Matrix output) = 0;  // [batch, dim + vectors (vectors-1) / 2]

@@ -24,19 +24,20 @@ namespace thermocline {
 
 enum class ActivationKind { kRelu, kSigmoid, kTanh, kPrelu };
 
-// Which units a training step keeps. A unit is kept where the hash of (key, step, the sample's
-// number in the data, column), of 16 bits, is at least `threshold`.
+// Which units a training step keeps. A unit is kept where the hash of (key, steps_before + step,
+// the sample's place in the global batch, column), of 16 bits, is at least `threshold`.
 struct DropoutMask {
   uint64_t key = 0;        // A hash of the seed and the layer.
   uint32_t threshold = 0;  // 65536 times the share of units that are dropped; below 65536.
   float scale = 1;         // What kept units are multiplied with.
+  int64_t steps_before = 0;
 };
 
 // Where a worker's batch stands in the training, in device memory, since captured work has fixed
 // arguments.
 struct SamplePlace {
   int64_t step = 0;
-  int64_t first_sample = 0;  // The number of the batch's first sample among all of the data.
+  int64_t first_sample = 0;  // The place of the batch's first sample in the global batch.
 };
 
 class LayerOperations {

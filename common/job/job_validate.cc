@@ -424,16 +424,17 @@ class Validator {
     return absl::OkStatus();
   }
 
-  // A row's first-order weight is one more beside its vector.
+  // A vector's dim is in range, and its row has a first-order weight beside it.
   absl::Status CheckRowWidths() const {
-    for (const TableLayout& table : ResolveTables(job_).sparse) {
-      if (table.dim <= kMaxDim) continue;
+    for (const TableLayout& layout : ResolveTables(job_).sparse) {
+      if (layout.dim <= kMaxDim) continue;
+      const auto table =
+          std::find_if(job_.table().begin(), job_.table().end(),
+                       [&](const Table& other) { return other.name() == layout.name; });
       return source_.Error(
-          "default_table.dim",
-          absl::StrCat("(or its own) is ", table.dim - 1, " for table '", table.name,
-                       "', whose rows have a first-order weight, too; together "
-                       "they may have ",
-                       kMaxDim));
+          absl::StrCat("table[", table - job_.table().begin(), "].settings.dim"),
+          absl::StrCat("is ", layout.dim - 1, "; with first-order weights it must be in [1, ",
+                       kMaxDim - 1, "]"));
     }
     return absl::OkStatus();
   }

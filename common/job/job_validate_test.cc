@@ -417,8 +417,7 @@ TEST(ValidateJob, ModelsOfLayers) {
       testing::StartsWith("layer[0].first_order.initializer.normal.std is -1"));
   EXPECT_EQ(
       ErrorOfModel({"deepfm={deep:8}", "default_table.dim=4096", "table[0].settings.dim=4096"}),
-      "default_table.dim (or its own) is 4096 for table 'T', whose rows have a first-order "
-      "weight, too; together they may have 4096");
+      "table[0].settings.dim is 4096; with first-order weights it must be in [1, 4095]");
 }
 
 class ScriptJobTest : public testing::Test {

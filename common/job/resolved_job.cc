@@ -96,13 +96,15 @@ TableLayout ScriptStateLayout(uint32_t id) {
 
 // How a layer's weights, or its biases, begin: see LayerInitializer in proto/job.proto.
 void SetInitializer(const DenseTensor& tensor, TableLayout* layout) {
-  const bool is_bias = tensor.begin == DenseTensor::Begin::kBias;
+  const bool is_bias = tensor.is_vector;
   const double sum = static_cast<double>(tensor.in) + tensor.out;
   double scale = 1.0 / std::sqrt(static_cast<double>(tensor.in));
-  if (tensor.begin == DenseTensor::Begin::kConstant) {
-    scale = tensor.constant;
-    layout->distribution = InitialDistribution::kConstant;
-  } else if (tensor.initializer.has_glorot_uniform()) {
+  if (tensor.own_init.has_value()) {
+    CHECK(ReadInitializer(*tensor.own_init, "", &layout->distribution, &layout->init_scale)
+              .ok());  // LoadJob checked it
+    return;
+  }
+  if (tensor.initializer.has_glorot_uniform()) {
     scale = is_bias ? 0 : std::sqrt(6.0 / sum);
     if (is_bias) layout->distribution = InitialDistribution::kConstant;
   } else if (tensor.initializer.has_reference()) {
@@ -171,7 +173,7 @@ std::vector<DenseTable> DenseTablesOf(const Job& resolved, const ModelSpec& mode
     table.layout.role = TableRole::kDense;
     table.rows = tensor.rows();
     table.cols = tensor.cols();
-    table.is_vector = tensor.is_vector();
+    table.is_vector = tensor.is_vector;
     tables.push_back(std::move(table));
   }
   return tables;

@@ -2,6 +2,7 @@
 #ifndef THERMOCLINE_COMMON_MODEL_DENSE_TENSOR_H_
 #define THERMOCLINE_COMMON_MODEL_DENSE_TENSOR_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,19 +27,16 @@ struct ModelInputs {
   int num_vectors() const { return static_cast<int>(features.size()); }
 };
 
-// A tensor of a layer from `in` to `out` values: [rows, cols] floats, row-major.
+// A weight matrix of a layer from `in` to `out` values, or a vector of `out` values, such as its
+// biases: [rows, cols] floats, row-major.
 struct DenseTensor {
-  // How it begins: as the layer's initializer says for weights and for biases, or with one value.
-  enum class Begin { kWeight, kBias, kConstant };
-
   std::string name;  // As checkpoints and exports have it: "top.0.weight".
   int in = 0, out = 0;
-  Begin begin = Begin::kWeight;
-  float constant = 0;            // For kConstant.
-  LayerInitializer initializer;  // No kind: the job's.
+  bool is_vector = false;
+  LayerInitializer initializer;         // No kind: the job's.
+  std::optional<Initializer> own_init;  // How it begins in place of that.
 
-  bool is_vector() const { return begin != Begin::kWeight; }
-  int rows() const { return is_vector() ? 1 : in; }
+  int rows() const { return is_vector ? 1 : in; }
   int cols() const { return out; }
 };
 

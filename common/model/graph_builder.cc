@@ -55,10 +55,10 @@ bool IsIdentity(GraphNode::Op op, size_t i) {
 
 }  // namespace
 
-int LayerValue::width() const {
-  int width = 0;
-  for (const int vector : widths) width += vector;
-  return width;
+int64_t LayerValue::all_numbers() const {
+  int64_t numbers = 0;
+  for (const int vector : widths) numbers += vector;
+  return numbers;
 }
 
 void LayerValue::Append(const LayerValue& other) {

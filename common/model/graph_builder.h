@@ -30,7 +30,9 @@ struct LayerValue {
   std::vector<int> widths;         // [vectors]
   std::vector<std::string> names;  // [vectors] for messages: whose they are; or none
 
-  int width() const;
+  int64_t all_numbers() const;
+  // REQUIRES: all_numbers() is an int.
+  int width() const { return static_cast<int>(all_numbers()); }
   void Append(const LayerValue& other);
 };
 

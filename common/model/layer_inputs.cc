@@ -15,6 +15,11 @@ std::string FieldOf(const char* list, int index, const std::string& field) {
   return absl::StrCat(list, "[", index, "].", field);
 }
 
+// Words of Layer.input.
+bool IsReserved(const std::string& name) {
+  return name == "numeric" || name == "categorical" || name == "fields";
+}
+
 bool IsName(const std::string& name) {
   return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_';
@@ -102,7 +107,11 @@ std::optional<ModelError> LayerReader::ReadGroups() {
   for (int g = 0; g < job_.group_size(); ++g) {
     const FeatureGroup& group = job_.group(g);
     std::vector<Item> items;
-    if (!IsName(group.name()) || groups_.count(group.name()) > 0) {
+    const bool is_taken = IsReserved(group.name()) || LayerNamed(group.name()) >= 0 ||
+                          groups_.count(group.name()) > 0 ||
+                          std::any_of(inputs_.features.begin(), inputs_.features.end(),
+                                      [&](const auto& f) { return f.name == group.name(); });
+    if (!IsName(group.name()) || is_taken) {
       return ModelError{
           FieldOf("group", g, "name"),
           absl::StrCat("is '", group.name(),
@@ -133,9 +142,10 @@ std::optional<ModelError> LayerReader::ReadInputs() {
   };
   for (int i = 0; i < job_.layer_size(); ++i) {
     const Layer& layer = job_.layer(i);
-    if (!IsName(layer.name())) {
-      return ModelError{Field(i, "name"), absl::StrCat("is '", layer.name(),
-                                                       "'; it must have letters, digits and '_'")};
+    if (!IsName(layer.name()) || IsReserved(layer.name())) {
+      return ModelError{
+          Field(i, "name"),
+          absl::StrCat("is '", layer.name(), "'; it must be a name of letters, digits and '_'")};
     }
     if (!names.insert(layer.name()).second) {
       return ModelError{Field(i, "name"), absl::StrCat("is '", layer.name(), "' a second time")};
@@ -241,20 +251,23 @@ std::optional<ModelError> LayerReader::PoolFeatures() {
   add_vectors(task_inputs_);
   Error error = CheckReads(vectors, first_order);
   if (error.has_value()) return error;
-  std::vector<int> dims;
-  std::map<int, std::vector<int32_t>> by_dim;
+  // Rows of one form are pooled together: of so many weights for a vector, with or without another.
+  using RowForm = std::pair<int, bool>;
+  std::vector<RowForm> forms;
+  std::map<RowForm, std::vector<int32_t>> by_form;
   for (int f = 0; f < inputs_.num_vectors(); ++f) {
-    const int dim = vectors.count(f) > 0 ? inputs_.features[f].dim : 0;
-    if (by_dim.count(dim) == 0) dims.push_back(dim);
-    by_dim[dim].push_back(f);
+    const RowForm form = {vectors.count(f) > 0 ? inputs_.features[f].dim : 0,
+                          first_order.count(f) > 0};
+    if (by_form.count(form) == 0) forms.push_back(form);
+    by_form[form].push_back(f);
   }
   places_.resize(inputs_.features.size());
-  for (size_t group = 0; group < dims.size(); ++group) {
-    const std::vector<int32_t>& features = by_dim[dims[group]];
+  for (size_t group = 0; group < forms.size(); ++group) {
+    const std::vector<int32_t>& features = by_form[forms[group]];
     for (size_t i = 0; i < features.size(); ++i) {
       places_[features[i]] = {static_cast<int>(group), static_cast<int>(i)};
     }
-    graph_.AddPooled(dims[group], features);
+    graph_.AddPooled(forms[group].first, features);
   }
   for (const auto& [feature, layer] : first_order) {
     const Layer::FirstOrder& weights = job_.layer(layer).first_order();

@@ -69,6 +69,7 @@ class LayerReader {
   // ----------------------------------------------------------------------------------------------
 
   Error AddLayer(int layer);
+  Error CheckNumbers(int layer, int64_t numbers) const;
   Error AddMlp(int layer);
   Error AddDot(int layer);
   Error AddFm(int layer);
@@ -94,14 +95,16 @@ class LayerReader {
   // A linear layer, from `input` to `width` numbers. bias: the tensor's name; "": it has none.
   LayerValue Linear(const std::string& layer, const LayerValue& input, int width,
                     const std::string& weight, const std::string& bias, bool relu,
-                    const LayerInitializer& initializer);
+                    const LayerInitializer& initializer,
+                    const std::optional<Initializer>& own_init = std::nullopt);
   // Linear layers with a ReLU after each, or each but the last.
   LayerValue Stack(const std::string& name, const LayerValue& input, const std::vector<int>& units,
                    bool relu_after_last, const LayerInitializer& initializer);
   LayerValue Constant(const std::string& name);
   LayerValue SumOf(const std::vector<LayerValue>& values);
-  DenseTensor Tensor(const std::string& name, int in, int out, DenseTensor::Begin begin,
-                     const LayerInitializer& initializer, float constant = 0);
+  // Adds a tensor to the spec; a vector of which each number begins as `value`.
+  DenseTensor AddTensor(DenseTensor tensor);
+  DenseTensor AddVector(const std::string& name, int size, float value);
 
   // "layer[LAYER].FIELD"
   static std::string Field(int layer, const std::string& field);

@@ -15,6 +15,7 @@ namespace {
 // Above it a width is a typo, not a wish.
 constexpr uint32_t kMaxLayerWidth = 65536;
 constexpr uint32_t kMaxCrossLayers = 64;
+constexpr int64_t kMaxNumbers = 1 << 24;
 constexpr int64_t kMaxTensorFloats = int64_t{1} << 32;
 constexpr float kLayerNormEpsilon = 1e-5f;
 constexpr float kNormalizeEpsilon = 1e-12f;
@@ -42,30 +43,29 @@ LayerValue LayerReader::Apply(GraphNode node, const std::vector<LayerValue>& inp
   return graph_.AddNode(std::move(node), inputs, width, aux_columns);
 }
 
-DenseTensor LayerReader::Tensor(const std::string& name, int in, int out, DenseTensor::Begin begin,
-                                const LayerInitializer& initializer, float constant) {
-  DenseTensor tensor;
-  tensor.name = name;
-  tensor.in = in;
-  tensor.out = out;
-  tensor.begin = begin;
-  tensor.constant = constant;
-  tensor.initializer = initializer;
+DenseTensor LayerReader::AddTensor(DenseTensor tensor) {
   spec_.tensors.push_back(tensor);
   return tensor;
 }
 
+DenseTensor LayerReader::AddVector(const std::string& name, int size, float value) {
+  Initializer constant;
+  constant.mutable_constant()->set_value(value);
+  return AddTensor({name, size, size, true, {}, constant});
+}
+
 LayerValue LayerReader::Linear(const std::string& layer, const LayerValue& input, int width,
                                const std::string& weight, const std::string& bias, bool relu,
-                               const LayerInitializer& initializer) {
+                               const LayerInitializer& initializer,
+                               const std::optional<Initializer>& own_init) {
   GraphNode node;
   node.op = GraphNode::Op::kMlp;
   node.layer = layer;
   node.relu_after_last = relu;
   const int in = input.width();
-  node.tensors.push_back(Tensor(weight, in, width, DenseTensor::Begin::kWeight, initializer));
+  node.tensors.push_back(AddTensor({weight, in, width, false, initializer, own_init}));
   if (!bias.empty()) {
-    node.biases.push_back(Tensor(bias, in, width, DenseTensor::Begin::kBias, initializer));
+    node.biases.push_back(AddTensor({bias, in, width, true, initializer, {}}));
   }
   return Apply(std::move(node), {input}, width);
 }
@@ -80,10 +80,8 @@ LayerValue LayerReader::Stack(const std::string& name, const LayerValue& input,
   int in = input.width();
   for (size_t i = 0; i < units.size(); ++i) {
     const std::string prefix = absl::StrCat(name, ".", i, ".");
-    node.tensors.push_back(
-        Tensor(prefix + "weight", in, units[i], DenseTensor::Begin::kWeight, initializer));
-    node.biases.push_back(
-        Tensor(prefix + "bias", in, units[i], DenseTensor::Begin::kBias, initializer));
+    node.tensors.push_back(AddTensor({prefix + "weight", in, units[i], false, initializer, {}}));
+    node.biases.push_back(AddTensor({prefix + "bias", in, units[i], true, initializer, {}}));
     in = units[i];
   }
   return Apply(std::move(node), {input}, in);
@@ -153,9 +151,8 @@ std::optional<ModelError> LayerReader::AddMlp(int layer) {
     if (has_norm) {
       node.op = GraphNode::Op::kLayerNorm;
       node.epsilon = kLayerNormEpsilon;
-      node.tensors = {
-          Tensor(prefix + "norm.weight", units[i], units[i], DenseTensor::Begin::kConstant, {}, 1),
-          Tensor(prefix + "norm.bias", units[i], units[i], DenseTensor::Begin::kConstant, {}, 0)};
+      node.tensors = {AddVector(prefix + "norm.weight", units[i], 1),
+                      AddVector(prefix + "norm.bias", units[i], 0)};
       value = Apply(node, {value}, units[i], /*aux_columns=*/2);
       node.tensors.clear();
     }
@@ -163,8 +160,7 @@ std::optional<ModelError> LayerReader::AddMlp(int layer) {
       node.op = GraphNode::Op::kActivation;
       node.activation = activation;
       if (activation == Layer::PRELU) {
-        node.tensors = {Tensor(prefix + "slope", units[i], units[i], DenseTensor::Begin::kConstant,
-                               {}, kFirstSlope)};
+        node.tensors = {AddVector(prefix + "slope", units[i], kFirstSlope)};
       }
       value = Apply(node, {value}, units[i]);
       node.tensors.clear();
@@ -186,9 +182,12 @@ std::optional<ModelError> LayerReader::AddDot(int layer) {
   node.layer = NameOf(layer);
   Error error = OneWidth(layer, "dot product", input, &node.width);
   if (error.has_value()) return error;
-  const int vectors = static_cast<int>(input.widths.size()), dim = node.width;
+  const auto vectors = static_cast<int64_t>(input.widths.size());
+  const int dim = node.width;
   const bool keeps_first = job_.layer(layer).dot().keep_first();
-  const int pairs = vectors * (vectors - 1) / 2;
+  error = CheckNumbers(layer, vectors * (vectors - 1) / 2);
+  if (error.has_value()) return error;
+  const int pairs = static_cast<int>(vectors * (vectors - 1) / 2);
   if (pairs == 0 && !keeps_first) {
     return ModelError{Field(layer, "input"), "is one vector; dot products need two"};
   }
@@ -214,12 +213,14 @@ std::optional<ModelError> LayerReader::AddFm(int layer) {
 
 std::optional<ModelError> LayerReader::AddFirstOrder(int layer) {
   const std::string& name = NameOf(layer);
+  Initializer begin = job_.layer(layer).first_order().initializer();
+  if (begin.kind_case() == Initializer::KIND_NOT_SET) begin.mutable_constant()->set_value(0);
   std::vector<LayerValue> sums;
   std::map<int, LayerValue> by_group;
   for (const std::vector<Item>& items : layer_inputs_[layer].items) {
     for (const Item& item : items) {
       if (item.kind == Item::Kind::kNumeric) {
-        sums.push_back(Linear(name, ValueOf(item), 1, name + ".weight", "", false, {}));
+        sums.push_back(Linear(name, ValueOf(item), 1, name + ".weight", "", false, {}, begin));
         continue;
       }
       const PooledPlace place = places_[item.index];
@@ -239,17 +240,18 @@ std::optional<ModelError> LayerReader::AddFirstOrder(int layer) {
 std::optional<ModelError> LayerReader::AddCross(int layer) {
   const Layer::Cross& cross = job_.layer(layer).cross();
   const LayerValue first = InputOf(layer);
-  const int width = first.width(), rank = static_cast<int>(cross.rank());
+  const int width = first.width();
   if (cross.layers() < 1 || cross.layers() > kMaxCrossLayers) {
     return ModelError{
         Field(layer, "cross.layers"),
         absl::StrCat("is ", cross.layers(), "; it must be in [1, ", kMaxCrossLayers, "]")};
   }
-  if (rank > width) {
+  if (cross.rank() > static_cast<uint32_t>(width)) {
     return ModelError{Field(layer, "cross.rank"),
-                      absl::StrCat("is ", rank, "; the input of layer '", NameOf(layer), "' has ",
-                                   width, " numbers, and the rank is at most that")};
+                      absl::StrCat("is ", cross.rank(), "; the input of layer '", NameOf(layer),
+                                   "' has ", width, " numbers, and the rank is at most that")};
   }
+  const int rank = static_cast<int>(cross.rank());
   LayerValue value = first;
   for (uint32_t i = 0; i < cross.layers(); ++i) {
     const std::string name = absl::StrCat(NameOf(layer), ".", i);
@@ -280,10 +282,12 @@ std::optional<ModelError> LayerReader::AddBilinear(int layer) {
   }
   const LayerValue x = ValueOf(layer_inputs_[layer].items[0]);
   const LayerValue y = ValueOf(layer_inputs_[layer].items[1]);
-  const int heads = std::max<int>(1, static_cast<int>(std::min(bilinear.heads(), kMaxLayerWidth)));
-  if (x.width() % heads != 0 || y.width() % heads != 0) {
+  const auto in_both = static_cast<uint32_t>(std::min(x.width(), y.width()));
+  const uint32_t wanted = std::max(bilinear.heads(), 1u);
+  const auto heads = static_cast<int>(std::min(wanted, in_both));
+  if (wanted > in_both || x.width() % heads != 0 || y.width() % heads != 0) {
     return ModelError{Field(layer, "bilinear.heads"),
-                      absl::StrCat("is ", heads, ", which must divide both widths, ", x.width(),
+                      absl::StrCat("is ", wanted, ", which must divide both widths, ", x.width(),
                                    " and ", y.width())};
   }
   const LayerInitializer& initializer = bilinear.initializer();
@@ -336,12 +340,12 @@ std::optional<ModelError> LayerReader::AddEmbed(int layer) {
   }
   const LayerValue input = InputOf(layer);
   const int numbers = input.width(), dim = static_cast<int>(embed.dim());
+  if (Error error = CheckNumbers(layer, int64_t{numbers} * dim); error.has_value()) return error;
   GraphNode node;
   node.op = GraphNode::Op::kEmbed;
   node.layer = NameOf(layer);
-  DenseTensor vectors = Tensor(node.layer + ".weight", numbers, dim, DenseTensor::Begin::kWeight,
-                               embed.initializer());
-  node.tensors = {vectors};
+  node.tensors = {
+      AddTensor({node.layer + ".weight", numbers, dim, false, embed.initializer(), {}})};
   LayerValue value = Apply(std::move(node), {input}, numbers * dim);
   value.widths.assign(numbers, dim);
   values_.push_back(std::move(value));
@@ -401,20 +405,30 @@ std::optional<ModelError> LayerReader::AddPool(int layer) {
   GraphNode node;
   node.op = GraphNode::Op::kSumVectors;
   node.layer = NameOf(layer);
-  if (mode == Layer::Pool::LAST) {
-    const int width = input.widths.back();
-    values_.push_back(ColumnsOf(input, input.width() - width, width));
-    return std::nullopt;
-  }
   Error error = OneWidth(layer, "pooling", input, &node.width);
   if (error.has_value()) return error;
+  if (mode == Layer::Pool::LAST) {
+    values_.push_back(ColumnsOf(input, input.width() - node.width, node.width));
+    return std::nullopt;
+  }
   if (mode == Layer::Pool::MEAN) node.scale = 1.0f / static_cast<float>(vectors);
   const int width = node.width;
   values_.push_back(Apply(std::move(node), {input}, width));
   return std::nullopt;
 }
 
+// Each layer's input and output have so few numbers that no sum of widths overflows.
+std::optional<ModelError> LayerReader::CheckNumbers(int layer, int64_t numbers) const {
+  if (numbers <= kMaxNumbers) return std::nullopt;
+  return ModelError{
+      absl::StrCat("layer[", layer, "]"),
+      absl::StrCat("('", NameOf(layer), "') has ", numbers, " numbers for each sample; at most ",
+                   kMaxNumbers, " are possible")};
+}
+
 std::optional<ModelError> LayerReader::AddLayer(int layer) {
+  if (Error error = CheckNumbers(layer, InputOf(layer).all_numbers()); error.has_value())
+    return error;
   switch (job_.layer(layer).kind_case()) {
     case Layer::kMlp:
       return AddMlp(layer);
@@ -460,7 +474,7 @@ std::optional<ModelError> LayerReader::AddTask() {
   LayerValue wide;
   for (const Item& item : task_inputs_) {
     const LayerValue value = ValueOf(item);
-    if (value.width() == 1 && graph_.IsComputed(value)) {
+    if (value.width() == 1 && item.kind == Item::Kind::kLayer) {
       logits.push_back(value);
     } else {
       wide.Append(value);
@@ -470,7 +484,13 @@ std::optional<ModelError> LayerReader::AddTask() {
     logits.push_back(
         Linear(task.label(), wide, 1, task.label() + ".weight", task.label() + ".bias", false, {}));
   }
-  const LayerValue sum = SumOf(logits);
+  LayerValue sum = SumOf(logits);
+  // A number of a feature is no buffer of the model's: the logit is a sum that has one.
+  if (!graph_.IsComputed(sum)) {
+    GraphNode node;
+    node.op = GraphNode::Op::kSumVectors;
+    sum = Apply(std::move(node), {sum}, 1);
+  }
   spec_.graph = graph_.Finish(sum);
   return std::nullopt;
 }

@@ -1,6 +1,6 @@
 // A model as a list of operations on columns of activation buffers, in the order of the forward
 // pass, and where each of them leaves the gradients of its inputs in the backward pass.
-// GraphBuilder (graph_builder.h) makes it of a job's layers; worker/model/graph_model.h runs it.
+// GraphBuilder (graph_builder.h) makes it of a job's layers; worker/model/model.h runs it.
 //
 // All is decided here that depends on the layers alone: which values lie beside each other, so that
 // a layer over several inputs reads them where they are, and which gradients are added to others.

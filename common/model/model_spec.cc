@@ -64,7 +64,9 @@ bool HasLayers(const Job& job) {
 // The ways in which the job describes a model: there must be one.
 std::vector<std::string> ModelsOf(const Job& job) {
   std::vector<std::string> models = PresetsOf(job);
-  if (HasLayers(job)) models.push_back("layer");
+  if (HasLayers(job)) {
+    models.push_back(job.layer_size() > 0 ? "layer" : job.task_size() > 0 ? "task" : "group");
+  }
   if (job.has_worker()) models.push_back("worker");
   return models;
 }
@@ -107,7 +109,6 @@ ModelSpec DescribeModel(const Job& job, const ModelInputs& inputs) {
   spec.is_script = job.has_worker();
   if (spec.is_script) return spec;
   const std::vector<std::string> presets = PresetsOf(job);
-  spec.size_fields = presets.empty() ? "layer" : presets[0];
   spec.precision = job.precision();
   Job expanded = job;
   ExpandPreset(inputs, &expanded);

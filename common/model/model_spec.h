@@ -42,8 +42,6 @@ struct ModelSpec {
 
   // What a GPU multiplies matrices with.
   Precision precision = FLOAT32;
-  // For messages: the job's fields that make the tensors large.
-  std::string size_fields;
 
   // Whether only a GPU has products of this precision.
   bool needs_gpu() const { return precision != FLOAT32; }

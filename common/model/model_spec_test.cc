@@ -38,8 +38,8 @@ ModelInputs InputsOf(int numeric, const std::vector<int>& dims, int default_dim 
 std::vector<std::string> TensorsOf(const ModelSpec& spec) {
   std::vector<std::string> tensors;
   for (const DenseTensor& t : spec.tensors) {
-    tensors.push_back(t.is_vector() ? absl::StrCat(t.name, " [", t.cols(), "]")
-                                    : absl::StrCat(t.name, " [", t.rows(), ", ", t.cols(), "]"));
+    tensors.push_back(t.is_vector ? absl::StrCat(t.name, " [", t.cols(), "]")
+                                  : absl::StrCat(t.name, " [", t.rows(), ", ", t.cols(), "]"));
   }
   return tensors;
 }
@@ -206,6 +206,24 @@ TEST(CheckModel, NamesWhatIsWrongWithLayers) {
               HasSubstr("first_order reads features alone"));
   EXPECT_THAT(ErrorOf(absl::StrCat("layer { name: 'deep' input: 'categorical' }", kTask)),
               HasSubstr("layer[0] ('deep') says not what it computes"));
+}
+
+TEST(CheckModel, RefusesWhatIsTooLarge) {
+  EXPECT_THAT(ErrorOf("layer { name: 'a' input: 'categorical' mlp { units: 65536 } } "
+                      "layer { name: 'deep' input: 'a' embed { dim: 65536 } }" +
+                      std::string(kTask)),
+              HasSubstr("layer[1] ('deep') has 4294967296 numbers for each sample"));
+  EXPECT_THAT(ErrorOf("layer { name: 'a' input: 'categorical' mlp { units: 65536 } } "
+                      "layer { name: 'b' input: 'a' embed { dim: 1 } } "
+                      "layer { name: 'deep' input: 'b' dot {} }" +
+                      std::string(kTask)),
+              HasSubstr("layer[2] ('deep') has 2147450880 numbers"));
+  EXPECT_THAT(ErrorOf(absl::StrCat(kDeep,
+                                   "layer { name: 's' input: 'deep' cross { layers: 1 rank: "
+                                   "4294967295 } } task { label: 'click' input: 's' }")),
+              HasSubstr("layer[1].cross.rank is 4294967295"));
+  EXPECT_THAT(ErrorOf(absl::StrCat("group { name: 'deep' feature: 'C1' }", kDeep, kTask)),
+              HasSubstr("group[0].name is 'deep'"));
 }
 
 TEST(CheckModel, FeaturesOfOneTableAreReadAlike) {

@@ -191,6 +191,11 @@ bool HasNoTensors(const Layer& layer) {
          layer.has_multiply() || layer.has_normalize() || layer.has_pool();
 }
 
+// Whether number i of the layer's value is about number i of its input.
+bool KeepsPlaces(const Layer& layer) {
+  return layer.has_feature_gate() || layer.has_cross() || layer.has_embed();
+}
+
 // Adds what `inputs` stand for: features, and the layers with tensors that are read directly or
 // through layers without.
 void AddSources(const Job& job, const google::protobuf::RepeatedPtrField<std::string>& inputs,
@@ -207,11 +212,12 @@ void AddSources(const Job& job, const google::protobuf::RepeatedPtrField<std::st
         if (input == "categorical" || !feature->has_sequence()) sources->push_back(feature->name());
       }
     } else if (group != job.group().end()) {
-      sources->insert(sources->end(), group->feature().begin(), group->feature().end());
+      AddSources(job, group->feature(), sources);
     } else if (layer != nullptr && HasNoTensors(*layer)) {
       AddSources(job, layer->input(), sources);
     } else {
       sources->push_back(input);
+      if (layer != nullptr && KeepsPlaces(*layer)) AddSources(job, layer->input(), sources);
     }
   }
 }

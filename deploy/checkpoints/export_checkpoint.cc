@@ -124,7 +124,7 @@ void AddModel(const Job& job, nlohmann::ordered_json* model) {
   for (const Layer& layer : layers.layer()) (*model)["layers"].push_back(JsonOf(layer));
   for (const Task& task : layers.task()) (*model)["tasks"].push_back(JsonOf(task));
   for (const GraphNode& node : DescribeModel(job).graph.nodes) {
-    if (node.layer != "bottom" && node.layer != "top") continue;
+    if (node.op != GraphNode::Op::kMlp || (node.layer != "bottom" && node.layer != "top")) continue;
     std::vector<int> widths = {node.tensors[0].in};
     for (const DenseTensor& weight : node.tensors) widths.push_back(weight.out);
     (*model)[node.layer] = widths;

@@ -36,8 +36,8 @@ absl::Status CheckStart(const Job& job, const Machine& machine, std::string* war
   }
   if (certain > machine.memory_bytes) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "the dense parameters (", DescribeModel(job).size_fields, ") take ", FormatBytes(certain),
-        " of memory in ", servers, servers == 1 ? " server and " : " servers and ", workers,
+        "the dense parameters of the model's layers take ", FormatBytes(certain), " of memory in ",
+        servers, servers == 1 ? " server and " : " servers and ", workers,
         workers == 1 ? " worker; this machine has " : " workers; this machine has ",
         FormatBytes(machine.memory_bytes)));
   }

@@ -306,7 +306,8 @@ void CpuLayerOperations::Dropout(const DropoutMask& mask, DeviceSpan<const Sampl
   CHECK_EQ(place.size, 1);
   const SamplePlace at = place[0];
   ForRows(pool_, x, [&](int64_t r) {
-    const uint64_t row_key = DropoutRowKey(mask.key, at.step, at.first_sample + r);
+    const uint64_t row_key =
+        DropoutRowKey(mask.key, mask.steps_before + at.step, at.first_sample + r);
     uint32_t keep[kMaskColumns];
     for (int32_t first = 0; first < x.cols; first += kMaskColumns) {
       const int32_t n = std::min(kMaskColumns, x.cols - first);

@@ -197,7 +197,6 @@ void CpuInteractionForward(Matrix z, int32_t vectors, Matrix output, ThreadPool*
     for (int64_t b = cell * kInteractionRows; b < end; ++b) {
       std::memcpy(output.row(b), z.row(b), dim * sizeof(float));
       dots_of_sample(z.row(b), vectors, dim, output.row(b) + dim);
-      std::fill(output.row(b) + output.cols, output.row(b) + output.ld, 0.0f);
     }
   });
 }

@@ -91,7 +91,6 @@ __global__ void InteractionForwardKernel(Matrix z, int32_t vectors, int32_t dim,
     const int32_t i = FirstOfPair(p);
     to[dim + p] = LaneDot<kWidth>(sample.row(i), sample.row(p - PairsOf(i)), dim);
   }
-  for (int64_t c = dim + pairs + threadIdx.x; c < output.ld; c += blockDim.x) to[c] = 0.0f;
 }
 
 // z_gradient[i] = direct + sum over j of gradient(i, j) z[j], j ascending, as one chain of FMAs. A

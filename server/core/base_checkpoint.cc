@@ -222,7 +222,7 @@ absl::Status LoadInitTable(MergedRows* rows, const TableLayout& there, TableId h
     if (servers.ServerOfHash(KeyHash(salt, row.key.key)) != config.server_index) continue;
     if (row.values.empty() && row.lookups >= min_count) continue;
     if (batch.size() == kRowsPerLoad) RETURN_IF_ERROR(loading->Load(here, &batch));
-    if (!row.values.empty()) {
+    if (!row.values.empty() && layout.first_order.has_value() != there.first_order.has_value()) {
       CarryRow(there, row.values, layout, config.seed, row.key.key, absl::MakeSpan(carried));
       row.values = carried;
     }

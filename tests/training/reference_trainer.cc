@@ -146,7 +146,7 @@ class ReferenceTrainer {
       sparse_batch.features.push_back(feature);
     }
 
-    const SamplePlace place = {batch->step.value(), batch->first_row};
+    const SamplePlace place = {batch->step.value(), batch->slice_begin};
     model_.Forward(
         FloatMatrix(batch->dense.data(), batch->size, batch->num_dense, batch->dense_stride),
         sparse_batch, {&place, 1});

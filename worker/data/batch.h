@@ -54,6 +54,7 @@ struct Batch {
   std::vector<uint64_t> groups;          // [size], equal where data.group is; {}: it is not set
   std::vector<FeatureLookups> features;  // In the job's order.
   int64_t first_row = 0;                 // The slice's first row in the split, from 0.
+  int64_t slice_begin = 0;               // The slice's first row in the global batch, from 0.
   std::vector<int64_t> left_out;         // Malformed rows of the slice, counted from its first.
   std::vector<std::vector<std::string>> carried;  // [DatasetOptions::carried_columns][size]
 

@@ -260,6 +260,7 @@ absl::Status BatchReader::ParseStep(int64_t step, Entry* entry) {
   RETURN_IF_ERROR(
       CheckLookups(options_.lookups, entry->raw, entry->bad_rows, *entry->batch, source_.get()));
   entry->batch->first_row = entry->raw.first_row + entry->raw.slice_begin;
+  entry->batch->slice_begin = entry->raw.slice_begin;
   entry->batch->left_out.clear();
   for (const int64_t row : entry->bad_rows) {
     entry->batch->left_out.push_back(row - entry->raw.slice_begin);

@@ -31,7 +31,8 @@ MlpPrecision PrecisionOf(const ModelSpec& spec) {
 
 DropoutMask MaskOf(const GraphNode& node, const ModelParts& parts) {
   DropoutMask mask;
-  mask.key = Mix64(Mix64(parts.seed) ^ static_cast<uint64_t>(parts.steps_before));
+  mask.key = Mix64(parts.seed);
+  mask.steps_before = parts.steps_before;
   for (const unsigned char c : node.layer) mask.key = Mix64(mask.key ^ c);
   mask.threshold = static_cast<uint32_t>(node.dropout * kDropoutUnits);
   mask.scale = kDropoutUnits / (kDropoutUnits - static_cast<float>(mask.threshold));
@@ -163,10 +164,12 @@ void Model::BackwardOf(bool leads_to_rows) {
 }
 
 void Model::BackwardToRows(const BatchLabels& labels, absl::Span<const Matrix> row_gradients) {
+  // The numbers, labels, weights and place of a batch lie one after the other (step_context.h):
+  // where labels and weights are the same, so are the others.
   const auto key =
       std::make_tuple(int{kBackwardData}, batch_size_, static_cast<const void*>(labels.labels.data),
                       static_cast<const void*>(labels.weights.data),
-                      reinterpret_cast<int64_t>(place_.data), labels.scale);
+                      reinterpret_cast<int64_t>(numeric_.data), labels.scale);
   graphs_.Run(key, [&] {
     device_->BceWithLogits(ValueOf(spec_.graph.logits), labels.labels, labels.weights, labels.scale,
                            GradientOf(spec_.graph.logits), loss_sum_);

@@ -121,6 +121,22 @@ std::vector<Case> Cases() {
                          "layer { name: 'pairs' input: ['bottom', 'categorical'] dot {} } "
                          "layer { name: 'top' input: ['bottom', 'pairs'] mlp { units: 4 } }",
                          "'top'")),
+      SharedTables(
+          "PairsBesideOthers",
+          Graph("layer { name: 'bottom' input: 'numeric' mlp { units: 5 } } "
+                "layer { name: 'pairs' input: ['bottom', 'categorical'] dot { keep_first: "
+                "true } } layer { name: 'a' input: ['pairs', 'categorical'] mlp { units: 4 "
+                "} } layer { name: 'b' input: ['bottom', 'pairs'] mlp { units: 3 } }",
+                "'a', 'b'")),
+      SeveralDims("FirstOrderOfSomeFeatures",
+                  Graph("layer { name: 'wide' input: ['C1', 'C4'] first_order {} } "
+                        "layer { name: 'deep' input: 'categorical' mlp { units: 4 } }",
+                        "'wide', 'deep'")),
+      SharedTables("LogitsOfFeatures",
+                   Graph("layer { name: 'last' input: ['C1', 'C4'] pool { mode: LAST } } "
+                         "layer { name: 'one' input: 'last' mlp { units: 1 last: LINEAR } } "
+                         "layer { name: 'deep' input: ['C2', 'C3', 'numeric'] mlp { units: 4 } }",
+                         "'one', 'deep', 'numeric'")),
       SharedTables("FirstOrderAlone",
                    Graph("layer { name: 'wide' input: ['C4', 'numeric'] first_order {} } "
                          "layer { name: 'deep' input: ['C1', 'C2', 'C3'] mlp { units: 4 } }",

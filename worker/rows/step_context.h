@@ -177,7 +177,7 @@ struct StepContext {
     labels = upload().Add(absl::MakeConstSpan(batch->labels));
     weights = {};
     if (!batch->weights.empty()) weights = upload().Add(absl::MakeConstSpan(batch->weights));
-    place_of_batch = {batch->step.value(), batch->first_row};
+    place_of_batch = {batch->step.value(), batch->slice_begin};
     place = upload().Add(absl::MakeConstSpan(&place_of_batch, 1));
   }
 };
