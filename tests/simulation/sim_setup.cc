@@ -3,20 +3,20 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/math/testing/random_optimizers.h"
 #include "worker/session/transport.h"
 
 namespace thermocline {
 namespace {
 
 std::vector<TableLayout> ChooseTables(SimRandom* random) {
-  const OptimizerKind kinds[] = {OptimizerKind::kSgd, OptimizerKind::kAdagrad,
-                                 OptimizerKind::kRowWiseAdagrad, OptimizerKind::kAdam};
+  const auto draw = [random](int n) { return static_cast<int>(random->Below(n)); };
   std::vector<TableLayout> tables(1 + random->Below(3));
   for (size_t i = 0; i < tables.size(); ++i) {
     tables[i].id = TableId(static_cast<uint32_t>(3 * i + random->Below(3)));
     tables[i].name = absl::StrCat("T", i);
     tables[i].dim = static_cast<int>(random->Between(1, 9));
-    tables[i].optimizer.kind = kinds[random->Below(4)];
+    DrawRowOptimizers(draw, &tables[i]);
     tables[i].init_scale = 0.1f;
   }
   return tables;
@@ -36,6 +36,7 @@ void LimitPendingBytes(SimRandom* random, SimSetup* setup) {
   for (TableLayout& table : setup->tables) {
     table.dim = static_cast<int>(random->Between(16, 32));
     table.optimizer.kind = OptimizerKind::kSgd;  // Gradients are as large as rows.
+    table.first_order.reset();
     push_bytes += setup->num_keys * (sizeof(Key) + sizeof(uint32_t) + table.dim * sizeof(float));
   }
   // Two waves; chunks are at least half full, and hold gradients and rows of each table.
@@ -285,9 +286,7 @@ std::vector<DenseTable> ChooseDense(SimRandom* random, const std::vector<TableLa
   uint32_t id = 0;
   for (const TableLayout& table : tables) id = std::max(id, table.id.value() + 1);
   std::vector<DenseTable> dense(1 + random->Below(2));
-  const OptimizerKind kinds[] = {OptimizerKind::kSgd, OptimizerKind::kAdagrad,
-                                 OptimizerKind::kAdam};
-  const OptimizerKind kind = kinds[random->Below(3)];
+  const OptimizerKind kind = kAllOptimizerKinds[random->Below(std::size(kAllOptimizerKinds))];
   for (DenseTable& tensor : dense) {
     tensor.rows = static_cast<int>(random->Between(1, 3));
     tensor.cols = kDenseBlockFloats;
@@ -295,6 +294,7 @@ std::vector<DenseTable> ChooseDense(SimRandom* random, const std::vector<TableLa
     tensor.layout.name = absl::StrCat("dense", tensor.layout.id.value());
     tensor.layout.dim = kDenseBlockFloats;
     tensor.layout.optimizer.kind = kind;
+    if (kind == OptimizerKind::kFtrl) tensor.layout.optimizer.initial_accumulator = 0.1f;
     tensor.layout.init_scale = 0.1f;
     tensor.layout.role = TableRole::kDense;
   }

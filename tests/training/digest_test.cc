@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <fstream>
 #include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -114,6 +115,23 @@ TEST_P(DigestTest, WhoUpdatesTheDenseParametersChangesNoBit) {
           absl::StrCat(Hex(outcome.digest), " ", outcome.workers[0]->evaluation.logloss);
     }
     EXPECT_EQ(digests[0], digests[1]) << workers << " workers";
+  }
+}
+
+TEST(OptimizersTest, EachGivesTheReferencesBits) {
+  std::set<std::string> digests;
+  for (const char* const optimizer :
+       {"ftrl { l1: 1e-4 }", "rms_prop {}", "sgd {} cow_clip { floor: 1e-4 }",
+        "sgd {} cow_clip { floor: 1e-3 }"}) {
+    for (const char* const dense :
+         {"adam_w {} weight_decay: 0.1 clip_global_norm: 0.01", "adam_w {} weight_decay: 0.1"}) {
+      const Job job = MakeSmallJob(
+          optimizer, {"cluster.servers=2", absl::StrCat("dense_optimizer={", dense, "}")});
+      const std::string reference = ReferenceDigest(job);
+      EXPECT_TRUE(digests.insert(reference).second) << optimizer << ", " << dense;
+      EXPECT_EQ(Hex(Train(job).digest), reference) << optimizer << ", " << dense;
+      EXPECT_EQ(Hex(Train(WithCache(job, "64KiB", 4, 2)).digest), reference) << optimizer;
+    }
   }
 }
 

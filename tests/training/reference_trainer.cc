@@ -1,6 +1,7 @@
 #include "tests/training/reference_trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "common/base/status_macros.h"
 #include "common/job/resolved_job.h"
+#include "common/math/row_update.h"
 #include "common/math/sparse_optimizer.h"
 #include "common/math/table_spec.h"
 #include "kernels/cpu/cpu_device.h"
@@ -186,13 +188,48 @@ class ReferenceTrainer {
     }
   }
 
-  void ApplyTo(const TableLayout& layout, Step step, const Rows& gradients, Rows* rows) {
-    const RowScalars scalars = ScalarsForStep(
-        layout.row_optimizer(), LearningRateAt(job_.train().learning_rate(), step), step);
+  RowScalars ScalarsAt(const TableLayout& layout, Step step) const {
+    return ScalarsForStep(layout.row_optimizer(),
+                          LearningRateAt(job_.train().learning_rate(), step), step);
+  }
+
+  void ApplyTo(size_t t, Step step, const Rows& gradients) {
+    const TableLayout& layout = tables_.sparse[t];
+    const RowScalars scalars = ScalarsAt(layout, step);
     for (const auto& [key, gradient] : gradients) {
-      Row& row = rows->try_emplace(key, NewRow(layout, key)).first->second;
-      UpdateRow(scalars, gradient.data(), /*lookups=*/0, row.data(), row.data() + layout.dim,
-                layout.dim);
+      Row& row = sparse_[t].try_emplace(key, NewRow(layout, key)).first->second;
+      UpdateRow(scalars, gradient.data(), step_lookups_.at({t, key}), row.data(),
+                row.data() + layout.dim, layout.dim);
+    }
+  }
+
+  void ApplyToDense(Step step, const Gradients& gradients) {
+    if (dense_.empty()) return;
+    const TableLayout& layout = tables_.dense[0].layout;
+    const RowScalars scalars = ScalarsAt(layout, step);
+    double lanes[256] = {};
+    int block = 0;
+    for (const Rows& of_tensor : gradients) {
+      for (const auto& [key, gradient] : of_tensor) {
+        Row clipped = gradient;
+        for (float& value : clipped) value = ClipValue(scalars.vector, value);
+        lanes[block++ % 256] += SumOfSquares(clipped.data(), kDenseBlockFloats);
+      }
+    }
+    for (int half = 128; half > 0; half /= 2) {
+      for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    }
+    const double length = std::sqrt(lanes[0]), most = layout.optimizer.clip_global_norm;
+    for (size_t t = 0; t < dense_.size(); ++t) {
+      for (const auto& [key, gradient] : gradients[t]) {
+        float* const row = dense_[t].at(key).data();
+        if (most > 0) {
+          UpdateScaled(scalars.vector, length > most ? static_cast<float>(most / length) : 1.0f,
+                       gradient.data(), row, row + layout.dim, layout.dim);
+        } else {
+          UpdateRow(scalars, gradient.data(), /*lookups=*/0, row, row + layout.dim, layout.dim);
+        }
+      }
     }
   }
 
@@ -244,14 +281,12 @@ class ReferenceTrainer {
   void Apply(Step step, const Gradients& sparse, const Gradients& dense) {
     for (size_t t = 0; t < sparse_.size(); ++t) {
       const Step beyond_limit = BeyondLimit(t, step - 1);
-      ApplyTo(tables_.sparse[t], step, Admitted(t, step, sparse[t]), &sparse_[t]);
+      ApplyTo(t, step, Admitted(t, step, sparse[t]));
       Forget(t, beyond_limit);
       ForgetUnused(t, step);
     }
     step_lookups_.clear();
-    for (size_t t = 0; t < dense_.size(); ++t) {
-      ApplyTo(tables_.dense[t].layout, step, dense[t], &dense_[t]);
-    }
+    ApplyToDense(step, dense);
   }
 
   Digest ComputeDigest() const {

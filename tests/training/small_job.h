@@ -27,7 +27,9 @@ inline constexpr int64_t kSmallJobSteps = 12;
 
 // The optimizers as job files have them, for tests that run with each.
 inline constexpr const char* kOptimizers[] = {"sgd {}", "adagrad {}", "row_wise_adagrad {}",
-                                              "adam {}"};
+                                              "adam {}",
+                                              "momentum { momentum: 0.8 } clip_value: 0.05 "
+                                              "clip_norm: 0.02 weight_decay: 1e-3"};
 inline std::string NameOfOptimizer(const testing::TestParamInfo<const char*>& info) {
   const std::string text = info.param;
   return text.substr(0, text.find(' '));
