@@ -1,6 +1,6 @@
 // The optimizers of rows: their settings, their state, and the update of one row. Servers apply it
 // to pushes, workers to the rows that they hold. It is a pure function that gives the same bits
-// with every compiler and on every CPU (row_update.h has the arithmetic).
+// with every compiler and on every CPU (optimizer_rules.h has the arithmetic).
 #ifndef THERMOCLINE_COMMON_MATH_SPARSE_OPTIMIZER_H_
 #define THERMOCLINE_COMMON_MATH_SPARSE_OPTIMIZER_H_
 

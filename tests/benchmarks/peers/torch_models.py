@@ -39,6 +39,8 @@ class WideDeep(nn.Module):
         self.deep = mlp(numbers + features * dim, units, settings.get("dropout", 0))
         self.last = nn.Linear(units[-1], 1)
         self.numbers = nn.Linear(numbers, 1, bias=False) if numbers else None
+        if self.numbers:
+            nn.init.zeros_(self.numbers.weight)
 
     def forward(self, dense, vectors, first):
         wide = first.unsqueeze(1) + self.numbers(dense) if self.numbers else first.unsqueeze(1)
