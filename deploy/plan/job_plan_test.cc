@@ -440,7 +440,7 @@ TEST(CheckStart, RefusesWhatCanNotFitAndWarnsOfWhatMayNot) {
   EXPECT_THAT(warning, HasSubstr("this machine has 1.0 GiB"));
   const absl::Status refused = CheckStart(Load({"dlrm.top=[20000, 20000]"}), machine, &warning);
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(refused.message(), HasSubstr("dlrm.top"));
+  EXPECT_THAT(refused.message(), HasSubstr("the model's layers"));
   EXPECT_EQ(warning, "");
   // Where the memory is not known, nothing is said.
   EXPECT_TRUE(CheckStart(Load({"dlrm.top=[20000, 20000]"}), Machine(), &warning).ok());

@@ -35,6 +35,7 @@ void LimitPendingBytes(SimRandom* random, SimSetup* setup) {
   uint64_t push_bytes = 0;
   for (TableLayout& table : setup->tables) {
     table.dim = static_cast<int>(random->Between(16, 32));
+    table.optimizer = OptimizerConfig();
     table.optimizer.kind = OptimizerKind::kSgd;  // Gradients are as large as rows.
     table.first_order.reset();
     push_bytes += setup->num_keys * (sizeof(Key) + sizeof(uint32_t) + table.dim * sizeof(float));
