@@ -146,7 +146,13 @@ class DeviceRowsValidator {
       return refuse(absl::StrCat(of_table, "min_count ", settings.min_count(), why));
     }
     if (settings.has_eviction()) return refuse(absl::StrCat(of_table, "eviction", why));
-    if (settings.optimizer().has_cow_clip()) {
+    const std::vector<TableLayout> tables = ResolveTables(job_).sparse;
+    const auto layout = std::find_if(tables.begin(), tables.end(), [&](const TableLayout& table) {
+      return table.name == job_.table(i).name();
+    });
+    const bool clips_first_order = layout != tables.end() && layout->first_order.has_value() &&
+                                   layout->first_order->optimizer.has_cow_clip();
+    if (settings.optimizer().has_cow_clip() || clips_first_order) {
       return refuse(absl::StrCat(of_table,
                                  "optimizer.cow_clip: servers alone count the lookups "
                                  "that it needs, so no worker can hold its rows"));

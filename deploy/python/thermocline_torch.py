@@ -421,13 +421,16 @@ class ThermoclineModel(nn.Module):
                                                  table.get('initializer', 'uniform'), table.get('first_order'))
         self._groups = {group['name']: group['feature'] for group in config.get('groups', [])}
         self._stanzas = config.get('layers') or _dlrm_layers(tensors)
+        self._task, = config.get('tasks', [{'label': '', 'input': ['top']}])
+        # A label may begin as a layer's name does: its tensors are taken out first.
+        of_layers = dict(tensors)
+        own = {part: of_layers.pop('%s.%s' % (self._task['label'], part)) for part in ('weight', 'bias')
+               if '%s.%s' % (self._task['label'], part) in tensors}
+        self.task = _linear(own, 'weight', 'bias') if 'weight' in own else None
         self.layers = nn.ModuleList()
         for stanza in self._stanzas:
             kind, = (kind for kind in LAYERS if kind in stanza)
-            self.layers.append(LAYERS[kind](stanza[kind], _under(stanza['name'], tensors)))
-        self._task, = config.get('tasks', [{'label': '', 'input': ['top']}])
-        own = _under(self._task['label'], tensors)
-        self.task = _linear(own, 'weight', 'bias') if 'weight' in own else None
+            self.layers.append(LAYERS[kind](stanza[kind], _under(stanza['name'], of_layers)))
 
     def layer(self, name):
         """The module of the layer of this name."""
