@@ -620,12 +620,11 @@ class Validator {
   }
 
   absl::Status CheckDevice() const {
-    const ModelSpec model = DescribeModel(job_);
-    if (job_.device() == Job::CPU && model.needs_gpu()) {
+    if (job_.device() == Job::CPU && job_.precision() != FLOAT32) {
       const bool is_of_dlrm = source_.job().precision() == FLOAT32;
-      return source_.Error(
-          is_of_dlrm ? "dlrm.precision" : "precision",
-          absl::StrCat("is ", model.precision_name(), "; device CPU knows FLOAT32 alone"));
+      return source_.Error(is_of_dlrm ? "dlrm.precision" : "precision",
+                           absl::StrCat("is ", Precision_Name(job_.precision()),
+                                        "; device CPU knows FLOAT32 alone"));
     }
     return DeviceRowsValidator(job_, source_).Run();
   }

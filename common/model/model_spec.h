@@ -43,10 +43,6 @@ struct ModelSpec {
   // What a GPU multiplies matrices with.
   Precision precision = FLOAT32;
 
-  // Whether only a GPU has products of this precision.
-  bool needs_gpu() const { return precision != FLOAT32; }
-  const std::string& precision_name() const { return Precision_Name(precision); }
-
   // Outputs and gradients of all layers, and the sum of the losses, for batches of at most
   // `max_batch` samples.
   uint64_t ActivationBytes(int64_t max_batch, ComputeOn where) const;

@@ -150,7 +150,7 @@ TEST_F(InitMatchTest, LayersMoreOrLess) {
                both);
   ASSERT_TRUE(anew.ok()) << anew.status();
   EXPECT_THAT(*anew, ElementsAre("deep.0.weight", "deep.0.bias", "cross.0.weight", "cross.0.bias",
-                                 "y.weight"));
+                                 "y.weight", "y.bias"));
 }
 
 // All that two presets share are the tables.

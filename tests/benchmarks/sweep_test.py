@@ -53,7 +53,7 @@ class SweepTest(unittest.TestCase):
                 bench._prepare(point)
             job = bench_runs.plan(args, bench._arguments(point))['job']
             self.assertEqual(len(job['feature']), shape.sparse)
-            self.assertEqual(len(job['dlrm']['bottom']), shape.layers)
+            self.assertEqual(len(job['layer'][-1]['mlp']['units']), shape.layers + 1)  # The last one is the logit.
             self.assertEqual((job['train']['batch_size'], job['train']['max_steps']), (shape.batch, steps))
             self.assertGreaterEqual(rows * job['train']['passes'], steps * shape.batch)
             self.assertEqual('cache' in job, shape.placement not in ('', 'REMOTE'))

@@ -130,7 +130,7 @@ class InitFromTest(ProcessTest):
         job = self.write_job('next', self.days[1])
         for flag, said in (('default_table.dim=16', "dim is 16 here, 8 there"),
                            ('default_table.optimizer.sgd={}', "optimizer"),
-                           ('dlrm.top=[64]', "'top.0.weight' of 359 x 64 here, and was 'top.0.weight' of 359 x 32")):
+                           ('dlrm.top=[64]', "'top.0.weight' of 359 x 64 here, and was of 359 x 32")):
             refused = self.fails(job, '--init-from', first, '--set', flag, '--run-dir', self.run_dir)
             self.assertIn('init_from %s does not fit: ' % first, refused)
             self.assertIn(said, refused)

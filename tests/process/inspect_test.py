@@ -158,7 +158,7 @@ class InspectTest(ProcessTest):
                              '--set=cluster.max_pending_size=1TiB')
         code, _, err = self.finish(refused)
         self.assertEqual(code, 2)
-        self.assertIn('the dense parameters of the model's layers take', err)
+        self.assertIn("the dense parameters of the model's layers take", err)
         warned = self.start('--set=default_table.storage.rocksdb.memory=512TiB',
                             run_dir=self.run_dir + '-warned')
         code, _, err = self.finish(warned)

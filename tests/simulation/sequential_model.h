@@ -66,6 +66,7 @@ class SequentialModel {
   // Rows and candidates that some push has touched, and that are not forgotten, as they were after
   // a step; kNoStep: before the first.
   const Rows& RowsAfter(Step step) const { return *after_.at(step); }
+  bool HasRowsAfter(Step step) const { return after_.count(step) > 0; }
 
   // The rows after every step from kNoStep on. Trained twice, a step may have two results, each on
   // a line of its own.

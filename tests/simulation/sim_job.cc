@@ -455,7 +455,8 @@ void SimJob::OnCommitted(const CheckpointEvent& event) {
   if (!manifest.ok()) return Fail(manifest.status().ToString());
   const auto verified = VerifyCheckpoint(&disk_, kSimCheckpoints, *manifest);
   if (!verified.ok()) return Fail(verified.status().ToString());
-  if (!(verified->model_digest == DigestOf(model_.RowsAfter(event.step)))) {
+  if (!model_.HasRowsAfter(event.step) ||
+      !(verified->model_digest == DigestOf(model_.RowsAfter(event.step)))) {
     Fail(absl::StrCat("checkpoint ", event.name, " is not the model of its step"));
   }
   for (const auto& worker : workers_) {

@@ -125,6 +125,7 @@ void RowSlabs::PlaceLoaded(size_t t, StepContext* context, std::vector<RowCopy>*
 void RowSlabs::AppendUpdatesOf(size_t t, const StepContext& context, Matrix gradients,
                                DeviceSpan<const int32_t> rows,
                                std::vector<RowUpdateGroup>* updates) {
+  if (!SlabOf(t).layout().holds_rows) return;  // Its servers make the updates.
   AppendUpdates(ScalarsForStep(options_.tables[t].row_optimizer(), context.learning_rate,
                                context.optimizer_step()),
                 gradients, rows, SlabOf(t).CachedRows(), updates);

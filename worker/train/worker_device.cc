@@ -31,10 +31,9 @@ absl::StatusOr<WorkerDevice> MakeCpu(const Job& job, const absl::Status& no_cuda
     return absl::FailedPreconditionError(
         "cluster.cpu_isa is AVX512, which this machine does not have; leave it out, or say AVX2");
   }
-  const ModelSpec model = DescribeModel(job);
-  if (model.needs_gpu()) {
+  if (job.precision() != FLOAT32) {
     return absl::FailedPreconditionError(
-        absl::StrCat("precision is ", model.precision_name(),
+        absl::StrCat("precision is ", Precision_Name(job.precision()),
                      ", which needs a CUDA device: ", no_cuda.message()));
   }
   return WorkerDevice{MakeCpuDevice(options), "CPU", ""};
