@@ -121,8 +121,10 @@ TEST_P(DigestTest, WhoUpdatesTheDenseParametersChangesNoBit) {
 TEST(OptimizersTest, EachGivesTheReferencesBits) {
   std::set<std::string> digests;
   for (const char* const optimizer :
-       {"ftrl { l1: 1e-4 }", "rms_prop {}", "sgd {} cow_clip { floor: 1e-4 }",
-        "sgd {} cow_clip { floor: 1e-3 }"}) {
+       {"ftrl { l1: 1e-4 }", "rms_prop {}",
+        "momentum { momentum: 0.8 } clip_value: 0.05 clip_norm: 0.02 weight_decay: 1e-3",
+        "sgd {} cow_clip { ratio: 1e-3 floor: 1e-5 }",
+        "sgd {} cow_clip { ratio: 1e-3 floor: 1e-3 }"}) {
     for (const char* const dense :
          {"adam_w {} weight_decay: 0.1 clip_global_norm: 0.01", "adam_w {} weight_decay: 0.1"}) {
       const Job job = MakeSmallJob(

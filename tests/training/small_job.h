@@ -27,9 +27,7 @@ inline constexpr int64_t kSmallJobSteps = 12;
 
 // The optimizers as job files have them, for tests that run with each.
 inline constexpr const char* kOptimizers[] = {"sgd {}", "adagrad {}", "row_wise_adagrad {}",
-                                              "adam {}",
-                                              "momentum { momentum: 0.8 } clip_value: 0.05 "
-                                              "clip_norm: 0.02 weight_decay: 1e-3"};
+                                              "adam {}"};
 inline std::string NameOfOptimizer(const testing::TestParamInfo<const char*>& info) {
   const std::string text = info.param;
   return text.substr(0, text.find(' '));
