@@ -215,8 +215,9 @@ TEST_F(InitCheckpointTest, FirstOrderWeightsBeginAnewOrAreDropped) {
   const RowsByName with = load(config_.init_directory, *init);
   ASSERT_EQ(with.size(), plain.size());
   for (const auto& [id, row] : plain) {
+    const std::string& name = id.first;
     const auto table = std::find_if(before.begin(), before.end(),
-                                    [&](const TableLayout& t) { return t.name == id.first; });
+                                    [&name](const TableLayout& t) { return t.name == name; });
     std::vector<float> expected = row.first;
     if (!expected.empty()) {
       expected.insert(expected.begin() + table->dim, 0.5f);
@@ -227,7 +228,7 @@ TEST_F(InitCheckpointTest, FirstOrderWeightsBeginAnewOrAreDropped) {
     if (expected.empty()) continue;
     // And back: what the job lacks is dropped.
     const auto here = std::find_if(config_.tables.begin(), config_.tables.end(),
-                                   [&](const TableLayout& t) { return t.name == id.first; });
+                                   [&name](const TableLayout& t) { return t.name == name; });
     std::vector<float> carried(row.first.size());
     CarryRow(*here, expected, *table, config_.seed, id.second, absl::MakeSpan(carried));
     EXPECT_EQ(carried, row.first);
