@@ -53,6 +53,12 @@ inline Matrix FloatMatrix(float* data, int32_t rows, int32_t cols) {
   return FloatMatrix(data, rows, cols, cols);
 }
 
+// Columns first .. first + width - 1.
+inline Matrix ColumnsOf(const Matrix& matrix, int32_t first, int32_t width) {
+  float* const data = matrix.data == nullptr ? nullptr : matrix.floats() + first;
+  return FloatMatrix(data, matrix.rows, width, matrix.ld);
+}
+
 template <typename T>
 struct DeviceSpan {
   T* data = nullptr;
@@ -122,8 +128,7 @@ inline void AppendUpdates(const RowScalars& scalars, Matrix gradients,
   const int32_t state_end = dim + StateFloats(scalars.vector.kind, vector_dim);
   const auto append = [&](const UpdateScalars& of_part, int32_t first, int32_t n, int32_t state) {
     updates->push_back({of_part, static_cast<uint16_t>(first), static_cast<uint16_t>(state),
-                        FloatMatrix(gradients.floats() + first, gradients.rows, n, gradients.ld),
-                        targets, rows});
+                        ColumnsOf(gradients, first, n), targets, rows});
   };
   if (vector_dim > 0) append(scalars.vector, 0, vector_dim, dim);
   if (scalars.has_first_order) append(scalars.first_order, vector_dim, 1, state_end);

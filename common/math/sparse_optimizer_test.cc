@@ -253,7 +253,7 @@ TEST(RowUpdateTest, AFirstOrderWeightIsUpdatedAsARowOfItsOwn) {
       UpdateRow(ScalarsForStep(optimizer, 0.1f, at), gradient.data(), 1, row.data(),
                 row.data() + dim, dim);
       UpdateRow(ScalarsForStep(vector, 0.1f, at), gradient.data(), 1, rest.data(),
-                rest.data() + dim - 1, dim - 1);
+                rest.data() + (dim - 1), dim - 1);
       UpdateRow(ScalarsForStep(last, 0.1f, at), &gradient[dim - 1], 1, alone.data(),
                 alone.data() + 1, 1);
     }

@@ -121,13 +121,13 @@ void Model::FillOnes() {
 Matrix Model::ValueOf(const Columns& columns) const {
   const Matrix all =
       columns.buffer == kNumericBuffer ? numeric_ : values_[columns.buffer]->Rows(batch_size_);
-  return FloatMatrix(all.floats() + columns.first, all.rows, columns.width, all.ld);
+  return ColumnsOf(all, columns.first, columns.width);
 }
 
 Matrix Model::GradientOf(const Columns& columns) const {
   if (gradients_[columns.buffer] == nullptr) return ValueOf(columns);  // Scratch.
   const Matrix all = gradients_[columns.buffer]->Rows(batch_size_);
-  return FloatMatrix(all.floats() + columns.first, all.rows, columns.width, all.ld);
+  return ColumnsOf(all, columns.first, columns.width);
 }
 
 void Model::Bring(const ColumnCopy& copy, Matrix (Model::*matrix)(const Columns&) const) {

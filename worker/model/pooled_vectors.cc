@@ -5,15 +5,6 @@
 #include "common/base/check.h"
 
 namespace thermocline {
-namespace {
-
-// Columns first .. first + width - 1.
-Matrix ColumnsOf(const Matrix& matrix, int32_t first, int32_t width) {
-  return FloatMatrix(matrix.floats() + first, matrix.rows, width, matrix.ld);
-}
-
-}  // namespace
-
 PooledVectors::PooledVectors(Device* device, const PooledFeatures& features, PooledBuffer vectors,
                              PooledBuffer first_order)
     : device_(device), features_(features) {
