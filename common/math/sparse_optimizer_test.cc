@@ -243,7 +243,7 @@ TEST(RowUpdateTest, AFirstOrderWeightIsUpdatedAsARowOfItsOwn) {
     for (int w = 0; w < dim; ++w) row[w] = static_cast<float>(draw(200) - 100) * 0.017f;
     InitState(optimizer, dim, absl::MakeSpan(row).subspan(dim));
     // The same weights in two rows.
-    std::vector<float> rest(row.begin(), row.begin() + dim - 1), alone = {row[dim - 1]};
+    std::vector<float> rest(row.begin(), row.begin() + (dim - 1)), alone = {row[dim - 1]};
     rest.resize(dim - 1 + StateFloats(vector, dim - 1));
     InitState(vector, dim - 1, absl::MakeSpan(rest).subspan(dim - 1));
     alone.resize(1 + StateFloats(last, 1));
@@ -257,9 +257,9 @@ TEST(RowUpdateTest, AFirstOrderWeightIsUpdatedAsARowOfItsOwn) {
       UpdateRow(ScalarsForStep(last, 0.1f, at), &gradient[dim - 1], 1, alone.data(),
                 alone.data() + 1, 1);
     }
-    std::vector<float> joined(rest.begin(), rest.begin() + dim - 1);
+    std::vector<float> joined(rest.begin(), rest.begin() + (dim - 1));
     joined.push_back(alone[0]);
-    joined.insert(joined.end(), rest.begin() + dim - 1, rest.end());
+    joined.insert(joined.end(), rest.begin() + (dim - 1), rest.end());
     joined.insert(joined.end(), alone.begin() + 1, alone.end());
     EXPECT_EQ(Fold(row), Fold(joined)) << i;
   }
