@@ -76,7 +76,8 @@ class DeviceRowsValidator {
 
   absl::Status Run() const {
     if (job_.has_cache()) RETURN_IF_ERROR(CheckCache());
-    for (int i = 0; i < job_.table_size(); ++i) RETURN_IF_ERROR(CheckPlacement(i));
+    const ModelSpec model = DescribeModel(job_);
+    for (int i = 0; i < job_.table_size(); ++i) RETURN_IF_ERROR(CheckPlacement(i, model));
     if (job_.has_fae()) RETURN_IF_ERROR(CheckFae());
     if (CountsHotRows(job_)) return CheckCalibration();
     if (!job_.has_calibration()) return absl::OkStatus();
@@ -126,7 +127,7 @@ class DeviceRowsValidator {
     return is_own ? absl::StrCat("table[", i, "].settings.placement") : "default_table.placement";
   }
 
-  absl::Status CheckPlacement(int i) const {
+  absl::Status CheckPlacement(int i, const ModelSpec& model) const {
     const TableSettings& settings = job_.table(i).settings();
     if (settings.placement() == TableSettings::CACHED) return absl::OkStatus();
     const auto refuse = [&](const std::string& why) {
@@ -146,12 +147,9 @@ class DeviceRowsValidator {
       return refuse(absl::StrCat(of_table, "min_count ", settings.min_count(), why));
     }
     if (settings.has_eviction()) return refuse(absl::StrCat(of_table, "eviction", why));
-    const std::vector<TableLayout> tables = ResolveTables(job_).sparse;
-    const auto layout = std::find_if(tables.begin(), tables.end(), [&](const TableLayout& table) {
-      return table.name == job_.table(i).name();
-    });
-    const bool clips_first_order = layout != tables.end() && layout->first_order.has_value() &&
-                                   layout->first_order->optimizer.has_cow_clip();
+    const auto first_order = model.first_order.find(job_.table(i).name());
+    const bool clips_first_order =
+        first_order != model.first_order.end() && first_order->second.optimizer.has_cow_clip();
     if (settings.optimizer().has_cow_clip() || clips_first_order) {
       return refuse(absl::StrCat(of_table,
                                  "optimizer.cow_clip: servers alone count the lookups "

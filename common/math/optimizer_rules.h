@@ -21,16 +21,14 @@ namespace thermocline {
 // ------------------------------------------------------------------------------------------------
 
 // A rule has
-//   kStatesPerWeight   floats of state for each weight, 0 to 2: those of all weights of a row stand
-//                      one after the other, first before second
-//   kStatesPerRow      1: one float of state for the whole row (RowWiseAccumulator)
-//   kAccumulates       whether the first of these states begins with initial_accumulator; all
-//   others
-//                      begin at 0
-//   Update             updates one weight and its state. rate: s.learning_rate, or with
-//   kStatesPerRow
-//                      what RowWiseRate gives. first, second: the weight's state, where it has
-//                      some.
+//   kStatesPerWeight  floats of state for each weight, 0 to 2: those of all weights of a row stand
+//                     one after the other, first before second
+//   kStatesPerRow     1: one float of state for the whole row (RowWiseAccumulator)
+//   kAccumulates      whether the first of these states begins with initial_accumulator; all
+//                     others begin at 0
+//   Update            updates one weight and its state. rate: s.learning_rate, or with
+//                     kStatesPerRow what RowWiseRate gives. first, second: the weight's state,
+//                     where it has some.
 template <OptimizerKind kKind>
 struct OptimizerRule;
 

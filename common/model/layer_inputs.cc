@@ -150,8 +150,9 @@ std::optional<ModelError> LayerReader::ReadInputs() {
     if (!names.insert(layer.name()).second) {
       return ModelError{Field(i, "name"), absl::StrCat("is '", layer.name(), "' a second time")};
     }
-    if (layer.input().empty())
+    if (layer.input().empty()) {
       return ModelError{Field(i, "input"), "is empty; a layer reads something"};
+    }
     Inputs inputs;
     Error error = ResolveNames(Field(i, "input"), layer.input(), i, &inputs.items);
     if (!error.has_value()) {
@@ -171,8 +172,9 @@ std::optional<ModelError> LayerReader::ReadInputs() {
                                   ? "is missing; a model of layers has a task"
                                   : "is there more than once; a model has one task"};
   }
-  if (job_.task(0).input().empty())
+  if (job_.task(0).input().empty()) {
     return ModelError{"task[0].input", "is empty; a task reads layers"};
+  }
   std::vector<std::vector<Item>> items;
   Error error = ResolveNames("task[0].input", job_.task(0).input(), job_.layer_size(), &items);
   if (error.has_value()) return error;
@@ -194,27 +196,26 @@ std::optional<ModelError> LayerReader::ReadInputs() {
 // Features of one table are read alike, since their gradients are summed by key.
 std::optional<ModelError> LayerReader::CheckReads(const std::set<int>& vectors,
                                                   const std::map<int, int>& first_order) const {
+  std::map<std::string, int> first_of_table;
   for (int f = 0; f < inputs_.num_vectors(); ++f) {
     const EmbeddedFeature& feature = inputs_.features[f];
     if (vectors.count(f) == 0 && first_order.count(f) == 0) {
       return ModelError{"layer", absl::StrCat("has none that reads the feature '", feature.name,
                                               "'; leave the feature out, or let a layer read it")};
     }
-    for (int other = 0; other < f; ++other) {
-      const EmbeddedFeature& before = inputs_.features[other];
-      if (before.table != feature.table) continue;
-      const bool same_vectors = vectors.count(f) == vectors.count(other);
-      const auto mine = first_order.find(f), theirs = first_order.find(other);
-      const bool same_weights = mine == first_order.end()
-                                    ? theirs == first_order.end()
-                                    : theirs != first_order.end() && mine->second == theirs->second;
-      if (same_vectors && same_weights) continue;
-      return ModelError{
-          "layer",
-          absl::StrCat("has one that reads ", same_vectors ? "first-order weights" : "the vectors",
-                       " of only one of the features '", before.name, "' and '", feature.name,
-                       "', which share the table '", feature.table, "'; a layer must read both")};
-    }
+    const int other = first_of_table.emplace(feature.table, f).first->second;
+    const bool same_vectors = vectors.count(f) == vectors.count(other);
+    const auto mine = first_order.find(f), theirs = first_order.find(other);
+    const bool same_weights = mine == first_order.end()
+                                  ? theirs == first_order.end()
+                                  : theirs != first_order.end() && mine->second == theirs->second;
+    if (same_vectors && same_weights) continue;
+    return ModelError{
+        "layer",
+        absl::StrCat("has one that reads ", same_vectors ? "first-order weights" : "the vectors",
+                     " of only one of the features '", inputs_.features[other].name, "' and '",
+                     feature.name, "', which share the table '", feature.table,
+                     "'; a layer must read both")};
   }
   return std::nullopt;
 }

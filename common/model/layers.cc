@@ -123,8 +123,9 @@ std::optional<ModelError> LayerReader::OneWidth(int layer, const std::string& ki
 std::optional<ModelError> LayerReader::AddMlp(int layer) {
   const Layer::Mlp& mlp = job_.layer(layer).mlp();
   const std::string& name = NameOf(layer);
-  if (mlp.units().empty())
+  if (mlp.units().empty()) {
     return ModelError{Field(layer, "mlp.units"), "is empty; give each layer's width"};
+  }
   Error error = CheckWidths(Field(layer, "mlp.units"), mlp.units());
   if (!error.has_value()) error = CheckDropout(Field(layer, "mlp.dropout"), mlp.dropout());
   if (error.has_value()) return error;

@@ -108,7 +108,6 @@ ModelSpec DescribeModel(const Job& job, const ModelInputs& inputs) {
   spec.inputs = inputs;
   spec.is_script = job.has_worker();
   if (spec.is_script) return spec;
-  const std::vector<std::string> presets = PresetsOf(job);
   spec.precision = job.precision();
   Job expanded = job;
   ExpandPreset(inputs, &expanded);
