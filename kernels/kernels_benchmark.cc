@@ -5,10 +5,11 @@
 //                     [--threads N] [--isa auto|avx2|avx512]         with cpu
 //                     [--precision float32|tf32|bfloat16]            with cuda
 //
-// Prints per operation the median and the least time over the repeats, in microseconds a sample of
-// wall time, and GFLOP/s or GB/s at the least; bytes are those that must move at least once. On a
-// GPU a repeat runs an operation many times before it waits, and the last column is the share of
-// what the GPU was measured to do: of a copy in its memory, or of bare products of the same shapes.
+// Prints what the device was measured to do at most; then per operation the median and the least
+// time over the repeats, in microseconds a sample of wall time, and GFLOP/s or GB/s at the least;
+// bytes are those that must move at least once. The last column is the share of what the device can
+// do: on a CPU of its multiply-adds; on a GPU, where a repeat runs an operation many times before
+// it waits, of a copy in its memory, or of bare products of the same shapes.
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 
@@ -25,6 +26,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu_ceiling.h"
 #include "kernels/cuda/cuda_ceiling.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/step_benchmark.h"
@@ -68,6 +70,13 @@ struct Row {
   double median_s = 0, least_s = 0;  // of one batch
   double flops = 0, bytes = 0;       // of one batch; 0: not shown
   double ceiling_s = 0;              // what the device's best would take; 0: not known
+
+  void Add(const Row& other) {
+    median_s += other.median_s;
+    least_s += other.least_s;
+    flops += other.flops;
+    ceiling_s += other.ceiling_s;
+  }
 };
 
 void Print(const Row& row, int32_t batch) {
@@ -98,19 +107,54 @@ void PrintCpuCopy(const Options& options) {
               2e-9 * sizeof(float) * floats / Least(seconds));
 }
 
-// The measure of the matrix operations: oneDNN's sgemm on OpenMP threads, at a large shape.
-void PrintCpuCeiling(const Options& options) {
+// The least seconds that oneDNN's sgemm takes for each of the operations' products, added up; on
+// OpenMP threads.
+double DnnlSeconds(const Options& options, const std::vector<BenchmarkOperation>& operations) {
   omp_set_num_threads(options.threads);
-  const int64_t m = options.batch, n = 512, k = 384;
-  std::vector<float> a(m * k, 1), b(k * n, 1), c(m * n);
-  std::vector<double> seconds;
-  for (int i = 0; i < options.repeats; ++i) {
-    const double start = Seconds();
-    dnnl_sgemm('N', 'N', m, n, k, 1, a.data(), k, b.data(), n, 0, c.data(), n);
-    seconds.push_back(Seconds() - start);
+  double sum = 0;
+  for (const BenchmarkOperation& operation : operations) {
+    for (const auto& [m, n, k] : operation.products) {
+      std::vector<float> a(m * k, 1), b(k * n, 1), c(m * n);
+      std::vector<double> seconds;
+      for (int i = 0; i < options.repeats; ++i) {
+        const double start = Seconds();
+        dnnl_sgemm('N', 'N', m, n, k, 1, a.data(), k, b.data(), n, 0, c.data(), n);
+        seconds.push_back(Seconds() - start);
+      }
+      sum += Least(seconds);
+    }
   }
-  std::printf("ceiling: dnnl_sgemm M%d N512 K384 on %d threads: %.1f GFLOP/s\n", options.batch,
-              options.threads, 2e-9 * m * n * k / Least(seconds));
+  return sum;
+}
+
+// The seconds that every operation's products would take if the CPU did nothing but multiply and
+// add; 0 for other operations.
+std::vector<double> CpuCeilings(const Options& options,
+                                const std::vector<BenchmarkOperation>& operations,
+                                size_t num_of_step) {
+  const CpuCeiling one = MeasureCpuCeiling(1, options.repeats);
+  const CpuCeiling all = MeasureCpuCeiling(options.threads, options.repeats);
+  std::printf("%s\n", DescribeCpu().c_str());
+  std::printf("ceiling: multiply-adds, float32: %.1f GFLOP/s of a thread, %.1f of %d\n",
+              1e-9 * one.float32, 1e-9 * all.float32, options.threads);
+  if (all.bfloat16 > 0) {
+    std::printf("ceiling: multiply-adds, bfloat16: %.1f GFLOP/s of a thread, %.1f of %d\n",
+                1e-9 * one.bfloat16, 1e-9 * all.bfloat16, options.threads);
+  }
+  PrintCpuCopy(options);
+  const std::vector<BenchmarkOperation> step(operations.begin(), operations.begin() + num_of_step);
+  double flops = 0;
+  for (const BenchmarkOperation& operation : step) flops += operation.flops();
+  const double dnnl = flops / DnnlSeconds(options, step);
+  std::printf("oneDNN: sgemm of the step's products, float32: %.1f GFLOP/s, %.0f%%\n", 1e-9 * dnnl,
+              100 * dnnl / all.float32);
+  const bool bfloat16 = PrecisionOf(options.precision) == MlpPrecision::kBfloat16;
+  const double best = bfloat16 && all.bfloat16 > 0 ? all.bfloat16 : all.float32;
+  std::vector<double> seconds;
+  for (const BenchmarkOperation& operation : operations) {
+    seconds.push_back(operation.flops() / best);
+  }
+  return seconds;
 }
 
 absl::StatusOr<std::unique_ptr<Device>> MakeDevice(const Options& options) {
@@ -170,30 +214,33 @@ absl::StatusOr<double> Run(const Options& options) {
   if (options.cuda()) {
     std::printf("cuda, %s, ", options.precision.c_str());
   } else {
-    std::printf("cpu, %d threads, isa %s, ", options.threads, options.isa.c_str());
+    std::printf("cpu, %d threads, isa %s, %s, ", options.threads, options.isa.c_str(),
+                options.precision.c_str());
   }
   std::printf("%d repeats, %.1f lookups a unique key\n", options.repeats, step.lookups_per_key());
   std::vector<double> ceilings(operations.size(), 0);
   if (options.cuda()) {
     ASSIGN_OR_RETURN(ceilings, CudaCeilings(operations, precision));
   } else {
-    PrintCpuCeiling(options);
-    PrintCpuCopy(options);
+    ceilings = CpuCeilings(options, operations, num_of_step);
   }
   ASSIGN_OR_RETURN(const auto seconds, Time(options, operations, device.get()));
   std::printf("%-28s %8s %8s  (us a sample)\n", "operation", "median", "least");
-  Row total;
+  Row total, products;
   total.name = "step (sum of the above)";
+  products.name = "its products";
   for (size_t i = 0; i < operations.size(); ++i) {
     const BenchmarkOperation& operation = operations[i];
     Row row{operation.name,    Median(seconds[i]), Least(seconds[i]),
             operation.flops(), operation.bytes,    ceilings[i]};
     Print(row, options.batch);
     if (i >= num_of_step) continue;
-    total.median_s += row.median_s;
-    total.least_s += row.least_s;
-    total.flops += row.flops;
-    if (i + 1 == num_of_step) Print(total, options.batch);
+    total.Add(row);
+    if (row.flops > 0) products.Add(row);
+    if (i + 1 == num_of_step) {
+      Print(total, options.batch);
+      Print(products, options.batch);
+    }
   }
   return step.Loss();
 }

@@ -5,7 +5,11 @@ set -eu
 for isa in auto avx2; do
   out=$("$1" --batch 32 --threads 2 --repeats 2 --isa "$isa")
   echo "$out"
-  echo "$out" | grep -q "top weight gradients"
+  echo "$out" | grep -q "family [0-9]*, model [0-9]*, AVX"
+  echo "$out" | grep -q "multiply-adds, float32: [1-9][0-9.]* GFLOP/s of a thread, [1-9][0-9.]* of 2"
+  echo "$out" | grep -q "oneDNN: sgemm of the step's products, float32: [0-9.]* GFLOP/s"
+  echo "$out" | grep -q "top weight gradients.*%"
+  echo "$out" | grep -q "its products.* GFLOP/s .*%"
   echo "$out" | grep -q "step (sum of the above)"
   echo "$out" | grep -q "layer norm backward 400"
 done
