@@ -16,6 +16,9 @@ keys of these arrays, must have the logloss that Thermocline found, to 1e-5. Pri
 standard deviation over the seeds, and the difference of the mean AUCs beside two standard errors of it.
 
 With --kept, runs of PyTorch are kept in a file, and not repeated; --peer-only makes them alone.
+
+With --precision BFLOAT16 the peer is not PyTorch but Thermocline itself, with products in that precision: same seeds,
+same initial values. Two standard errors are then those of the difference seed by seed.
 """
 import argparse
 import json
@@ -54,11 +57,11 @@ def job_of(name, model):
     return job
 
 
-def train(args, job, data, folder, seed):
+def train(args, job, data, folder, seed, precision="FLOAT32"):
     """(auc, logloss) of one run, which leaves its model in `folder`/SEED.safetensors."""
-    run_dir = os.path.join(folder, f"run-{os.path.basename(job)}-{seed}")
+    run_dir = os.path.join(folder, f"run-{os.path.basename(job)}-{precision}-{seed}")
     train_run.run([args.thermocline, "train", job, "--data", data, "--run-dir", run_dir, "--set", f"seed={seed}",
-                   "--set", "checkpoint.at_end=true", "--set", f"cluster.worker_threads={args.cores}"])
+                   "--set", f"precision={precision}", "--set", "checkpoint.at_end=true", "--set", f"cluster.worker_threads={args.cores}"])
     model = os.path.join(folder, f"{seed}.safetensors")
     train_run.run([args.thermocline, "checkpoint", "export", run_dir, model])
     result = train_run.read_json(os.path.join(run_dir, "summary.json"))
@@ -78,7 +81,7 @@ def score_export(folder, seed):
     return click_log.auc(labels, logits), click_log.logloss(labels.astype(np.float64), logits.astype(np.float64))
 
 
-def train_peer(args, job, folder, seed):
+def train_torch(args, job, folder, seed):
     """(auc, logloss) of a run of PyTorch, or of the same one that was kept."""
     with open(job) as file:
         key = f"{os.path.basename(job)} seed {seed} {json.dumps(job_text.parse(file.read()))} torch {torch.__version__}"
@@ -102,7 +105,7 @@ def compare(args, name, model, data, folder):
     job = os.path.join(folder, f"{name}_{model}.textproto")
     with open(job, "w") as file:
         file.write(job_text.to_text(fields))
-    runs = {"Thermocline": [], "PyTorch": []}
+    runs = {"Thermocline": [], args.peer: []}
     for seed in range(1, args.seeds + 1):
         if not args.peer_only:
             runs["Thermocline"].append(ours := train(args, job, data, folder, seed))
@@ -111,7 +114,8 @@ def compare(args, name, model, data, folder):
             if max(abs(a - b) for a, b in zip(ours, exported)) > 1e-5:
                 sys.exit(f"{name}: the rows differ: Thermocline scores its model with AUC and logloss {ours}, "
                          f"PyTorch scores it with {exported}")
-        runs["PyTorch"].append(train_peer(args, job, folder, seed))
+        runs[args.peer].append(train(args, job, data, folder, seed, args.precision) if args.precision
+                               else train_torch(args, job, folder, seed))
         print(f"  {name} {model} seed {seed}   " + "   ".join(
             f"{program} AUC {results[-1][0]:.4f} logloss {results[-1][1]:.4f}"
             for program, results in runs.items() if results), flush=True)
@@ -128,15 +132,15 @@ def spread(values):
     return f"{statistics.mean(values):.4f} ± {statistics.stdev(values) if len(values) > 1 else 0:.4f}"
 
 
-def print_row(name, model, runs):
-    """What both programs found, and how far apart they are beside what chance makes of as many runs."""
+def print_row(args, name, model, runs):
+    """What both found, and how far apart they are beside what chance makes of as many runs."""
     (our_aucs, our_losses), (peer_aucs, peer_losses) = (zip(*results) for results in runs.values())
     difference = statistics.mean(our_aucs) - statistics.mean(peer_aucs)
-    errors = [statistics.variance(aucs) / len(aucs) if len(aucs) > 1 else 0 for aucs in (our_aucs, peer_aucs)]
-    bound = max(0.005, 2 * sum(errors) ** 0.5)
+    samples = [[ours - peer for ours, peer in zip(our_aucs, peer_aucs)]] if args.precision else [our_aucs, peer_aucs]
+    errors = [statistics.variance(aucs) / len(aucs) if len(aucs) > 1 else 0 for aucs in samples]
     print(f"| {name} | {model} | {spread(our_aucs)} | {spread(peer_aucs)} | {difference:+.4f} | "
           f"{2 * sum(errors) ** 0.5:.4f} | {spread(our_losses)} | {spread(peer_losses)} |")
-    return abs(difference) <= bound
+    return abs(difference) <= max(args.allowed, 2 * sum(errors) ** 0.5)
 
 
 def main():
@@ -148,7 +152,9 @@ def main():
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--kept", metavar="FILE")
     parser.add_argument("--peer-only", action="store_true")
+    parser.add_argument("--precision", help="compares Thermocline with itself in this precision")
     args = parser.parse_args()
+    args.peer, args.allowed = (args.precision, 0.001) if args.precision else ("PyTorch", 0.005)
     logs = [log.partition("=")[::2] for log in args.logs]
     models = args.models.split(",")
     for name, data in logs:
@@ -163,10 +169,10 @@ def main():
             table += [(name, model, compare(args, name, model, data, folder)) for model in models]
     if args.peer_only:
         return
-    print("\n| log | model | AUC, Thermocline | AUC, PyTorch | difference | 2 standard errors | logloss, Thermocline | "
-          "logloss, PyTorch |\n|" + "---|" * 8)
-    if not all([print_row(*row) for row in table]):
-        sys.exit("a difference is beyond 0.005 and two standard errors")
+    print(f"\n| log | model | AUC, Thermocline | AUC, {args.peer} | difference | 2 standard errors | "
+          f"logloss, Thermocline | logloss, {args.peer} |\n|" + "---|" * 8)
+    if not all([print_row(args, *row) for row in table]):
+        sys.exit(f"a difference is beyond {args.allowed} and two standard errors")
 
 
 if __name__ == "__main__":
