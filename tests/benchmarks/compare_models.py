@@ -2,15 +2,15 @@
 """Training speed of the presets beside the same models in plain PyTorch, on the same log.
 
     pip install -r tests/benchmarks/peers/requirements.txt      # torch and numpy suffice
-    compare_models.py LOG [--models dlrm,wide_deep,deepfm,dcnv2,finalmlp] [--rounds 5] [--steps 160]
-                      [-- FLAGS OF `train`]
+    compare_models.py LOG [--models dlrm,wide_deep,deepfm,dcnv2,finalmlp] [--precisions fp32,bf16] [--rounds 5]
+                      [--steps 160] [-- FLAGS OF `train`]
 
 LOG is a folder as `thermocline generate` writes it. A model is the stanza of deploy/jobs/criteo_MODEL.textproto (dlrm:
 that of --job) in the job --job, with batches of --batch. Thermocline runs one server and one worker process, PyTorch
 one process (peers/torch_models.py), with an nn.EmbeddingBag for each feature and with one nn.Embedding for all. All use
 the first --cores cores, in turn; round n uses seed n. A run's samples/s is the median over windows of 20 steps, without
-the first. Printed: each run; then for each model the median over the rounds with [lowest highest], and the ratio of
-Thermocline to the faster of the two within each round.
+the first. Printed: each run; then for each model and precision of the products the median over the rounds with [lowest
+highest], and the ratio of Thermocline to PyTorch in its fastest form, of both tables and precisions, within each round.
 """
 import argparse
 import os
@@ -28,6 +28,7 @@ import job_text  # noqa: E402  It needs no package.
 
 MODELS = ["dlrm", "wide_deep", "deepfm", "dcnv2", "finalmlp"]
 PROGRAMS = ["Thermocline", "PyTorch, a table a feature", "PyTorch, one table"]
+TABLES = ["each", "one"]  # PyTorch's, in this order
 
 
 def read_job(path):
@@ -44,38 +45,52 @@ def job_of(args, model):
     return job
 
 
-def run_thermocline(args, path, seed):
+def run_thermocline(args, path, seed, precision):
     own = argparse.Namespace(**{**vars(args), "job": path})
-    summary, _, _ = train_run.train(own, ["--set", f"train.max_steps={args.steps}", "--set", f"seed={seed}"])
+    summary, _, _ = train_run.train(own, ["--set", f"train.max_steps={args.steps}", "--set", f"seed={seed}",
+                                          *compare_peers.PRECISIONS[precision]])
     rates = summary["window_samples_per_s"]
     return statistics.median(rates[1:] or rates)
 
 
-def run_torch(args, path, seed, tables):
+def run_torch(args, path, seed, precision, tables):
     command = [args.python, os.path.join(PEERS, "torch_models.py"), args.data, "--job", path, "--tables", tables,
-               "--steps", str(args.steps), "--threads", str(args.cores), "--seed", str(seed), "--no-eval"]
+               "--steps", str(args.steps), "--threads", str(args.cores), "--seed", str(seed), "--no-eval",
+               "--precision", precision]
     found = re.search(r"samples_per_s=([0-9.]+)", output := train_run.run(command))
     return float(found[1]) if found else sys.exit(f"{' '.join(command)}\nprinted no result, but:\n{output}")
 
 
 def compare(args, model, folder):
-    """[samples/s of each program] of each round."""
+    """{precision: [samples/s of each program] of each round}"""
     path = os.path.join(folder, f"{model}.textproto")
     with open(path, "w") as file:
         file.write(job_text.to_text(job_of(args, model)))
-    rounds = []
+    rounds = {precision: [] for precision in args.precisions}
     for seed in range(1, args.rounds + 1):
-        rounds.append([run_thermocline(args, path, seed), run_torch(args, path, seed, "each"),
-                       run_torch(args, path, seed, "one")])
-        print(f"{model} round {seed}   " + "   ".join(
-            f"{program} {rate:,.0f}" for program, rate in zip(PROGRAMS, rounds[-1])), flush=True)
+        for precision, rates in rounds.items():
+            rates.append([run_thermocline(args, path, seed, precision),
+                          *(run_torch(args, path, seed, precision, tables) for tables in TABLES)])
+            print(f"{model} {precision} round {seed}   " + "   ".join(
+                f"{program} {rate:,.0f}" for program, rate in zip(PROGRAMS, rates[-1])), flush=True)
     return rounds
+
+
+def print_table(results):
+    print(f"\n| model | {' | '.join(PROGRAMS)} | Thermocline / the fastest |\n" + "|---" * (len(PROGRAMS) + 2) + "|")
+    for model, rounds in results.items():
+        fastest = [max(max(peers) for _, *peers in of_round) for of_round in zip(*rounds.values())]
+        for precision, rates in rounds.items():
+            columns = [compare_peers.spread(column) for column in zip(*rates)]
+            ratio = compare_peers.spread([ours / peer for (ours, *_), peer in zip(rates, fastest)], 2)
+            print(f"| {model}, {precision} | {' | '.join(columns)} | {ratio} |")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     train_run.add_arguments(parser, rounds=5)
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--precisions", type=compare_peers.names_in, default=list(compare_peers.PRECISIONS))
     parser.add_argument("--python", default=sys.executable, help="the interpreter that has PyTorch")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--batch", type=int, default=2048)
@@ -84,16 +99,14 @@ def main():
     models = args.models.split(",")
     if unknown := set(models) - set(MODELS):
         parser.error(f"--models: {', '.join(sorted(unknown))} is none of {', '.join(MODELS)}")
+    if unknown := set(args.precisions) - set(compare_peers.PRECISIONS):
+        parser.error(f"--precisions: {', '.join(sorted(unknown))} is none of {', '.join(compare_peers.PRECISIONS)}")
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:args.cores])
     print(f"machine   {compare_peers.processor()}; {args.cores} cores, load {os.getloadavg()[0]:.1f} before the runs\n"
           f"data      {args.data}, batch {args.batch}, {args.steps} steps; {compare_peers.commit()}", flush=True)
     with tempfile.TemporaryDirectory(prefix="compare_models_") as folder:
         results = {model: compare(args, model, folder) for model in models}
-    print(f"\n| model | {' | '.join(PROGRAMS)} | Thermocline / the faster |\n" + "|---" * (len(PROGRAMS) + 2) + "|")
-    for model, rounds in results.items():
-        columns = [compare_peers.spread(rates) for rates in zip(*rounds)]
-        ratio = compare_peers.spread([ours / max(peers) for ours, *peers in rounds], 2)
-        print(f"| {model} | {' | '.join(columns)} | {ratio} |")
+    print_table(results)
 
 
 if __name__ == "__main__":

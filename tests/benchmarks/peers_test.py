@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """The peers' scripts: the log that they read, their AUC, and a tiny run of the plain PyTorch one, where
-there is a PyTorch. Asserts nothing about speed."""
+there is a PyTorch; and the tables of comparisons with them. Asserts nothing about speed."""
 import contextlib
 import io
 import os
@@ -14,7 +14,9 @@ PEERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers")
 JOBS = os.path.join(PEERS, "..", "..", "..", "deploy", "jobs")
 DLRM = ["--batch", "32", "--dim", "4", "--lr", "0.02"]
 sys.path.insert(0, PEERS)
-import job_text  # noqa: E402  It needs no package.
+import compare_models  # noqa: E402
+import compare_peers  # noqa: E402
+import job_text  # noqa: E402  These need no package.
 
 try:
     import click_log
@@ -24,6 +26,7 @@ except ModuleNotFoundError:
     click_log = None
 try:
     import torch
+    import onednn_products
     import torch_dlrm
     import torch_models
 except ModuleNotFoundError:
@@ -113,7 +116,18 @@ class PeersTest(unittest.TestCase):
     def test_plain_pytorch_trains(self):
         # The category determines the click: a pass learns it.
         self.convert([(i % 2, "1", "ab" if i % 2 else "cd") for i in range(4000)])
-        self.assert_learned(torch_dlrm, [*DLRM, "--bottom", "16", "--top", "16"])
+        for precision in ("fp32", "bf16"):
+            self.assert_learned(torch_dlrm, [*DLRM, "--bottom", "16", "--top", "16", "--precision", precision])
+
+    @unittest.skipIf(torch is None or not hasattr(torch.ops.mkldnn, "_linear_pointwise"), "no PyTorch with oneDNN's products")
+    def test_products_of_a_step_are_counted(self):
+        self.convert([(i % 2, "1", "ab") for i in range(40)])
+        printed = self.printed_by(onednn_products, ["--batch", "8", "--dim", "4", "--bottom", "16", "--top", "32"])
+        # 13-16-4, and 355-32-1 over the pairs of 27 vectors: each weight three times, but for the numbers' gradient.
+        mflop = (6 * (13 * 16 + 16 * 4 + 355 * 32 + 32) - 2 * 13 * 16) * 1e-6
+        found = re.fullmatch(r"mflop_per_sample=(\S+) fp32=[0-9.]+ bf16=[0-9.]+ torch=\S+\n", printed)
+        self.assertTrue(found, printed)
+        self.assertAlmostEqual(float(found[1]), mflop, places=3)
 
     @unittest.skipIf(torch is None, "no PyTorch")
     def test_presets_train(self):
@@ -158,16 +172,55 @@ class PeersTest(unittest.TestCase):
             text = job_text.to_text(job)
             self.assertEqual(job_text.to_text(job_text.parse(text)), text)
 
-    def assert_learned(self, program, arguments):
+    def printed_by(self, program, arguments):
         printed = io.StringIO()
         command = [program.__name__, self.folder, "--threads", "1", *arguments]
         with mock.patch.object(sys, "argv", command), contextlib.redirect_stdout(printed):
             program.main()
-        found = re.fullmatch(r"torch=(\S+) samples_per_s=([0-9.]+) auc=([0-9.]+) logloss=([0-9.]+)\n",
-                             printed.getvalue())
-        self.assertTrue(found, printed.getvalue())
+        return printed.getvalue()
+
+    def assert_learned(self, program, arguments):
+        printed = self.printed_by(program, arguments)
+        found = re.fullmatch(r"torch=(\S+) samples_per_s=([0-9.]+) auc=([0-9.]+) logloss=([0-9.]+)\n", printed)
+        self.assertTrue(found, printed)
         self.assertEqual(float(found[3]), 1)
         self.assertLess(float(found[4]), 0.1)
+
+
+def rows_of(print_table, *arguments):
+    """{first cell: the others} of the table that is printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        print_table(*arguments)
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.getvalue().splitlines()]
+    return {first: others for first, *others in (row for row in cells if row)}
+
+
+class TablesTest(unittest.TestCase):
+    def test_ratios_stand_at_the_faster_precision(self):
+        def contestant(program, precision, rates, **options):
+            runs = [{"samples_per_s": rate, "auc": 0.5, "logloss": 1, "versions": "v"} for rate in rates]
+            return compare_peers.Contestant(program, precision, None, runs=runs, **options)
+        rows = rows_of(compare_peers.print_table, [
+            contestant("Thermocline", "fp32", [200, 400], is_ours=True),
+            contestant("Thermocline", "bf16", [300, 600], is_ours=True),
+            contestant("script, no model", "fp32", [900, 900], has_model=False),
+            contestant("plain", "fp32", [100, 100]), contestant("plain", "bf16", [100, 200]),
+            contestant("expert", "fp32", [100, 100]), contestant("expert", "bf16", [90, 90])], {"fp32": 1000})
+        # samples/s, the share of the limit, the ratio of each of ours, ...
+        self.assertEqual(rows["Thermocline"][:4], ["300 [200 400]", "0.30", "", ""])
+        self.assertEqual(rows["Thermocline, bf16"][:4], ["450 [300 600]", "", "", ""])
+        self.assertEqual(rows["script, no model"][1], "")
+        self.assertEqual(rows["plain"][1:4], ["0.10", "", ""])
+        self.assertEqual(rows["plain, bf16"][1:4], ["", "2.00 [2.00 2.00]", "3.00 [3.00 3.00]"])
+        self.assertEqual(rows["expert"][1:4], ["0.10", "3.00 [2.00 4.00]", "4.50 [3.00 6.00]"])
+        self.assertEqual(rows["expert, bf16"][2:4], ["", ""])
+
+    def test_models_are_compared_with_the_fastest_form_of_a_round(self):
+        rounds = {"fp32": [[200, 100, 50], [300, 50, 100]], "bf16": [[400, 200, 50], [300, 50, 50]]}
+        rows = rows_of(compare_models.print_table, {"dlrm": rounds})
+        self.assertEqual(rows["dlrm, fp32"], ["250 [200 300]", "75 [50 100]", "75 [50 100]", "2.00 [1.00 3.00]"])
+        self.assertEqual(rows["dlrm, bf16"][-1], "2.50 [2.00 3.00]")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,10 @@ def parser(description):
     return p
 
 
+def add_precision(parser):
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="of the matrix products")
+
+
 def widths(text):
     return [int(width) for width in text.split("-")]
 

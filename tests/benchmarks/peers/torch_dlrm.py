@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """DLRM in plain PyTorch, one process: nn.EmbeddingBag(sparse=True), nn.Linear, torch.optim.Adagrad.
 
-    torch_dlrm.py LOG [--mode cpu|hybrid|gpu]
+    torch_dlrm.py LOG [--mode cpu|hybrid|gpu] [--precision fp32|bf16]
 
 cpu     tables and MLPs on the CPU
 hybrid  tables on the CPU, MLPs on the GPU
 gpu     everything in the GPU's memory
+
+bf16 is torch.autocast's: products in bfloat16, tables, parameters and loss in float32.
 """
 import click_log
 import torch
@@ -61,6 +63,7 @@ class Dlrm(nn.Module):
 def main():
     parser = click_log.parser(__doc__)
     parser.add_argument("--mode", choices=["cpu", "hybrid", "gpu"], default="cpu")
+    click_log.add_precision(parser)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
@@ -71,10 +74,14 @@ def main():
     optimizers = [torch.optim.Adagrad(mlps, lr=args.lr),
                   torch.optim.Adagrad(model.tables.parameters(), lr=args.lr)]
     loss_of = nn.BCEWithLogitsLoss()
+
+    def logits_of(dense, sparse):
+        with torch.autocast(model.mlp_device.type, torch.bfloat16, enabled=args.precision == "bf16"):
+            return model(torch.from_numpy(dense), torch.from_numpy(sparse)).float()
     wait = torch.cuda.synchronize if args.mode != "cpu" else lambda: None
     speed = click_log.Speed(args.batch)
     for dense, sparse, labels in log.training_batches(args.batch, args.steps):
-        logits = model(torch.from_numpy(dense), torch.from_numpy(sparse))
+        logits = logits_of(dense, sparse)
         # Every sample weighs the same, also in a shorter last batch.
         share = len(labels) / args.batch
         loss = share * loss_of(logits, torch.from_numpy(labels).to(model.mlp_device))
@@ -86,7 +93,7 @@ def main():
         speed.step(wait)
     with torch.no_grad():
         click_log.report(args, log, f"torch={torch.__version__}", speed.median(), lambda dense, sparse:
-                         model(torch.from_numpy(dense), torch.from_numpy(sparse)).cpu().numpy())
+                         logits_of(dense, sparse).cpu().numpy())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """DLRM as someone who knows PyTorch well writes it for a CPU, in one process.
 
-    torch_expert_dlrm.py LOG [--gemm onednn|mkl] [--no-compile]
+    torch_expert_dlrm.py LOG [--gemm onednn|mkl] [--precision fp32|bf16] [--no-compile]
 
 - The 26 tables are one tensor. A step gathers a batch's distinct rows once, and updates them in place
   with an Adagrad of gathers and scatters, so it touches no other row and builds no sparse tensor.
@@ -67,17 +67,21 @@ def _(x, w, b):
 
 
 class OneDnnProduct(torch.autograd.Function):
+    """A linear layer in the precision of x; its parameters and their gradients are float32."""
+
     @staticmethod
     def forward(ctx, x, w, b):
+        w = w.to(x.dtype)
         ctx.save_for_backward(x, w)
-        return onednn_linear(x, w, b)
+        return onednn_linear(x, w, b.to(x.dtype))
 
     @staticmethod
     def backward(ctx, gradients):
         x, w = ctx.saved_tensors
         gradients = gradients.contiguous()
         of_x = onednn_linear(gradients, w.t(), None) if ctx.needs_input_grad[0] else None
-        return of_x, onednn_linear(gradients.t(), x.t(), None), gradients.sum(0)
+        of_w = onednn_linear(gradients.t(), x.t(), None).float()
+        return of_x, of_w, gradients.sum(0, dtype=torch.float32)
 
 
 class OneDnnLinear(nn.Linear):
@@ -95,6 +99,7 @@ class Mlps(nn.Module):
         back[take] = np.arange(len(take))
         self.register_buffer("take", torch.from_numpy(take))
         self.register_buffer("back", torch.from_numpy(back))
+        self.type = torch.bfloat16 if args.precision == "bf16" else torch.float32
         linear = OneDnnLinear if args.gemm == "onednn" else nn.Linear
         self.bottom, self.top = (nn.ModuleList(linear(inputs, outputs) for inputs, outputs in sizes)
                                  for sizes in click_log.layer_sizes(args, log))
@@ -103,6 +108,7 @@ class Mlps(nn.Module):
                 nn.init.uniform_(parameter, -layer.in_features ** -0.5, layer.in_features ** -0.5)
 
     def forward(self, x, vectors):
+        x, vectors = x.to(self.type), vectors.to(self.type)
         for layer in self.bottom:
             x = layer(x).relu()
         z = torch.cat([x.unsqueeze(1), vectors], 1)
@@ -110,12 +116,13 @@ class Mlps(nn.Module):
         x = torch.cat([x, Pairs.apply(products, self.take, self.back)], 1)
         for layer in self.top[:-1]:
             x = layer(x).relu()
-        return self.top[-1](x).squeeze(1)
+        return self.top[-1](x).squeeze(1).float()
 
 
 def main():
     parser = click_log.parser(__doc__)
     parser.add_argument("--gemm", choices=["onednn", "mkl"], default="onednn")
+    click_log.add_precision(parser)
     parser.add_argument("--no-compile", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

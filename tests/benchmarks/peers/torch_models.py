@@ -2,12 +2,13 @@
 """The models of the job file's presets in plain PyTorch, one process: written after their papers, and trained as a job
 says.
 
-    torch_models.py LOG --job JOB.textproto [--set FIELDS] [--tables each|one]
+    torch_models.py LOG --job JOB.textproto [--set FIELDS] [--tables each|one] [--precision fp32|bf16]
 
 JOB has one of the stanzas dlrm, wide_deep, deepfm, dcnv2 and finalmlp; it says the widths, the tables' dim and initial
 values, the optimizer, the rate, the batch size and the passes. --set merges more fields of a job into it, in the same
 form. `each` looks rows up in an nn.EmbeddingBag(sparse=True) for each feature, `one` in one nn.Embedding(sparse=True)
-for all of them, which is faster on some machines.
+for all of them, which is faster on some machines. bf16 is torch.autocast's: products in bfloat16, tables, parameters and
+loss in float32.
 """
 import click_log
 import job_text
@@ -201,6 +202,7 @@ def main():
     parser.add_argument("--job", required=True)
     parser.add_argument("--set", action="append", default=[], metavar="FIELDS")
     parser.add_argument("--tables", choices=["each", "one"], default="each")
+    click_log.add_precision(parser)
     args = parser.parse_args()
     with open(args.job) as file:
         job = job_text.parse(file.read())
@@ -216,10 +218,14 @@ def main():
                     args.tables == "one")
     optimizers = optimizers_of(job, model, tables)
     loss_of = nn.BCEWithLogitsLoss()
+
+    def logits_of(dense, sparse):
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.precision == "bf16"):
+            return model(torch.from_numpy(dense), *tables(torch.from_numpy(sparse))).float()
     batch, speed = train["batch_size"], click_log.Speed(train["batch_size"])
     for _ in range(1 if args.steps else train.get("passes", 1)):
         for dense, sparse, labels in log.training_batches(batch, args.steps):
-            logits = model(torch.from_numpy(dense), *tables(torch.from_numpy(sparse)))
+            logits = logits_of(dense, sparse)
             # Every sample weighs the same, also in a shorter last batch.
             loss = len(labels) / batch * loss_of(logits, torch.from_numpy(labels))
             for optimizer in optimizers:
@@ -231,7 +237,7 @@ def main():
     model.eval()
     with torch.no_grad():
         click_log.report(args, log, f"torch={torch.__version__}", speed.median(), lambda dense, sparse:
-                         model(torch.from_numpy(dense), *tables(torch.from_numpy(sparse))).numpy())
+                         logits_of(dense, sparse).numpy())
 
 
 if __name__ == "__main__":
