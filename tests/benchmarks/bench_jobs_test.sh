@@ -1,12 +1,13 @@
 #!/bin/sh
-# bench_jobs_test.sh THERMOCLINE JOB ARMS SWEEP HTTP: tiny runs of arms.py, sweep.py and compare_http.py must end well,
-# and say what they can't do. Asserts nothing about time.
+# bench_jobs_test.sh THERMOCLINE JOB ARMS SWEEP HTTP GROWTH: tiny runs of arms.py, sweep.py, compare_http.py and
+# growth.py must end well, and say what they can't do. Asserts nothing about time.
 set -eu
 thermocline=$1
 job=$2
 arms=$3
 sweep=$4
 http=$5
+growth=$6
 out=$(mktemp -d "${TEST_TMPDIR:-/tmp}/bench_jobs_XXXXXX")
 trap 'rm -rf "$out"' EXIT
 fail() {
@@ -51,6 +52,17 @@ grep -q '^placement  *DEVICE, REMOTE  *[0-9]' "$out/text" || fail "no line of a 
   >"$out/text" || fail "compare_http.py: $(cat "$out/text")"
 cat "$out/text"
 grep -q 'page [0-9.]*%, [1-9][0-9]* scrapes of [0-9]* bytes' "$out/text" || fail "nothing was scraped"
+
+printf 'A\n<!-- costs of growth.py -->\nold\n<!-- end of costs -->\nB\n<!-- memory of growth.py -->\n<!-- end of memory -->\nC\n' \
+  >"$out/page.md"
+"$growth" --thermocline "$thermocline" --knobs workers --rounds 1 --scale 0.001 --out "$out/growth" \
+  --into "$out/page.md" -- --set cluster.worker_threads=1 >"$out/text" 2>&1 || fail "growth.py: $(cat "$out/text")"
+cat "$out/page.md"
+grep -q '^| workers: 4 | [0-9.]* \[' "$out/page.md" || fail "the page has no line of 4 workers"
+grep -q '^| `adagrad` | 32 | 1[0-9][0-9] | 1[.]' "$out/page.md" || fail "the page has no memory of Adagrad"
+[ "$(grep -c '^[ABC]$\|^old$' "$out/page.md")" = 3 ] || fail "the page has lost its text, or kept the old table"
+grep -q '>workers</text>' "$out/growth.svg" || fail "no picture of workers"
+[ ! -e "$out/growth/data-memory" ] || fail "the data of growth.py are left behind"
 
 # The kernel takes the links away with the process.
 if [ "$(id -u)" = 0 ] && unshare --net true 2>/dev/null && command -v tc >/dev/null; then
