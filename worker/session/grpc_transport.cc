@@ -14,6 +14,8 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/task_queue.h"
+#include "common/base/trace.h"
 #include "common/net/rpc.h"
 #include "common/wire/codec.h"
 
@@ -117,6 +119,14 @@ absl::Status CallError(const grpc::Status& status, bool is_cancelled) {
   return error;
 }
 
+std::chrono::system_clock::time_point After(int64_t us) {
+  return std::chrono::system_clock::now() + std::chrono::microseconds(us);
+}
+
+Step TracedStep(const PullCall& call) {
+  return call.kind == wire::PullKind::kTrain ? call.step : kNoStep;
+}
+
 std::vector<wire::PullTableView> KeysOf(const PullCall& call) {
   std::vector<wire::PullTableView> tables;
   tables.reserve(call.tables.size());
@@ -134,21 +144,27 @@ std::vector<wire::RowsView> RowsOf(const PullCall& call) {
 }  // namespace
 
 struct GrpcTransport::Impl {
+  using Deadline = std::chrono::system_clock::time_point;
   // Encodes `view` and calls `method`. `decode(reply)` makes the answer; errors begin with the
   // summary.
   template <typename Answer, typename View, typename Decode>
-  void Start(ServerIndex server, const char* method, const View& view, int64_t deadline_us,
+  void Start(ServerIndex server, const char* method, const View& view, Deadline deadline,
              Decode decode, const CallSummary& summary,
              std::function<void(absl::StatusOr<Answer>)> done);
 
   int max_message_bytes = 0;
   std::vector<std::unique_ptr<Server>> servers;
   CallsInFlight calls;
+  // It encodes and sends the calls in their order. gRPC gives a message to the kernel before a call
+  // returns, and on loopback the kernel delivers it in the same system call. That takes a
+  // millisecond for a large batch, in which a training thread would leave the other threads of its
+  // device without work.
+  TaskQueue sender{1};
 };
 
 template <typename Answer, typename View, typename Decode>
 void GrpcTransport::Impl::Start(ServerIndex index, const char* method, const View& view,
-                                int64_t deadline_us, Decode decode, const CallSummary& summary,
+                                Deadline deadline, Decode decode, const CallSummary& summary,
                                 std::function<void(absl::StatusOr<Answer>)> done) {
   CHECK_LT(index.value(), servers.size());
   Server& server = *servers[index.value()];
@@ -163,8 +179,7 @@ void GrpcTransport::Impl::Start(ServerIndex index, const char* method, const Vie
   }
   auto call = std::make_unique<Call>();
   call->request = wire::Encode(view);
-  call->context.set_deadline(std::chrono::system_clock::now() +
-                             std::chrono::microseconds(deadline_us));
+  call->context.set_deadline(deadline);
   if (!calls.Add(call.get())) return done(fail(absl::CancelledError("the transport is closed")));
 
   const uint32_t turn = server.next_stub.fetch_add(1, std::memory_order_relaxed);
@@ -213,6 +228,7 @@ absl::StatusOr<std::unique_ptr<GrpcTransport>> GrpcTransport::Create(const Optio
 GrpcTransport::GrpcTransport(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GrpcTransport::~GrpcTransport() {
   impl_->calls.CancelAll();
+  impl_->sender.AwaitIdle();
   impl_->calls.AwaitNone();
 }
 
@@ -220,23 +236,33 @@ void GrpcTransport::Close() { impl_->calls.CancelAll(); }
 
 void GrpcTransport::Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
                          std::function<void(absl::StatusOr<wire::PullAnswer>)> done) {
-  const std::vector<wire::PullTableView> tables = KeysOf(call);
-  const wire::PullView view = {call.header,     call.kind, call.step,       call.staleness_steps,
-                               call.after_step, tables,    call.with_state, call.count_rows};
-  impl_->Start<wire::PullAnswer>(
-      server, kPullMethod, view, deadline_us,
-      [rows = RowsOf(call)](const grpc::ByteBuffer& reply) {
-        return wire::DecodePullReply(reply, rows);
-      },
-      SummaryOf(call), std::move(done));
+  impl_->sender.Run([impl = impl_.get(), server, call, deadline = After(deadline_us),
+                     done = std::move(done)]() mutable {
+    NameTraceThread("send");
+    const TraceSpan span("send pull", TracedStep(call), {"server", server.value()});
+    const std::vector<wire::PullTableView> tables = KeysOf(call);
+    const wire::PullView view = {call.header,     call.kind, call.step,       call.staleness_steps,
+                                 call.after_step, tables,    call.with_state, call.count_rows};
+    impl->Start<wire::PullAnswer>(
+        server, kPullMethod, view, deadline,
+        [rows = RowsOf(call)](const grpc::ByteBuffer& reply) {
+          return wire::DecodePullReply(reply, rows);
+        },
+        SummaryOf(call), std::move(done));
+  });
 }
 
 void GrpcTransport::Push(ServerIndex server, const PushCall& call, int64_t deadline_us,
                          std::function<void(absl::StatusOr<wire::PushAnswer>)> done) {
-  const wire::PushView view = {call.header,        call.step,   call.chunk,     call.num_chunks,
-                               call.learning_rate, call.tables, call.row_limits};
-  impl_->Start<wire::PushAnswer>(server, kPushMethod, view, deadline_us, wire::DecodePushReply,
-                                 SummaryOf(call), std::move(done));
+  impl_->sender.Run([impl = impl_.get(), server, call, deadline = After(deadline_us),
+                     done = std::move(done)]() mutable {
+    NameTraceThread("send");
+    const TraceSpan span("send push", call.step, {"server", server.value()});
+    const wire::PushView view = {call.header,        call.step,   call.chunk,     call.num_chunks,
+                                 call.learning_rate, call.tables, call.row_limits};
+    impl->Start<wire::PushAnswer>(server, kPushMethod, view, deadline, wire::DecodePushReply,
+                                  SummaryOf(call), std::move(done));
+  });
 }
 
 }  // namespace thermocline

@@ -1,4 +1,6 @@
 // Transport over gRPC. Messages are raw bytes; calls to a server take several connections in turn.
+// A thread of the transport's own encodes and sends the calls, in their order, so that a caller
+// goes on at once.
 #ifndef THERMOCLINE_WORKER_SESSION_GRPC_TRANSPORT_H_
 #define THERMOCLINE_WORKER_SESSION_GRPC_TRANSPORT_H_
 
@@ -28,10 +30,10 @@ class GrpcTransport final : public Transport {
   // Cancels the calls in flight and waits until every `done` has returned.
   ~GrpcTransport() override;
 
-  // `done` runs on a thread of gRPC's and must not block. Errors name method, server, step and
-  // keys: kOutOfRange (the message, or its reply, would be over the limit), kResourceExhausted (the
-  // server is full), kUnavailable (no process listens there, or the connection broke), and the
-  // server's own (server_core.h).
+  // `done` runs on a thread of gRPC's or the transport's, and must not block. Errors name method,
+  // server, step and keys: kOutOfRange (the message, or its reply, would be over the limit),
+  // kResourceExhausted (the server is full), kUnavailable (no process listens there, or the
+  // connection broke), and the server's own (server_core.h).
   void Pull(ServerIndex server, const PullCall& call, int64_t deadline_us,
             std::function<void(absl::StatusOr<wire::PullAnswer>)> done) override;
   void Push(ServerIndex server, const PushCall& call, int64_t deadline_us,

@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -317,6 +318,40 @@ TEST(GrpcTransport, DeadlinesAndDestructionEndCalls) {
   transport.reset();  // Waits for `done`.
   EXPECT_EQ(cancelled.code(), absl::StatusCode::kCancelled) << cancelled;
   release.Notify();
+}
+
+// A caller does not wait for its messages, nor need it keep more than what the spans point to.
+TEST(GrpcTransport, AnotherThreadSendsWhatTheSpansPointTo) {
+  FakeServer server;
+  server.on_push = [](const PushRequest& request, PushReply*) {
+    EXPECT_EQ(request.tables(0).values(), Floats({1, 2}));
+    return grpc::Status::OK;
+  };
+  const auto transport = Connect(server.address(), /*channels=*/1, /*max_message_bytes=*/1000);
+  const std::vector<Key> keys(200);
+  std::vector<float> rows(200);
+  const std::vector<uint32_t> counts = {1};
+  const std::vector<float> values = {1, 2};
+  absl::Notification all_called, pushed;
+  {
+    PullCall too_large;
+    too_large.tables = {{TableId(1), keys, absl::MakeSpan(rows)}};
+    transport->Pull(ServerIndex(0), too_large, kDeadlineUs,
+                    [&, caller = std::this_thread::get_id()](const auto& answer) {
+                      EXPECT_EQ(answer.status().code(), absl::StatusCode::kOutOfRange);
+                      EXPECT_NE(std::this_thread::get_id(), caller);
+                      all_called.WaitForNotification();  // The thread that sends waits here.
+                    });
+    PushCall push;
+    push.tables = {
+        {TableId(1), wire::PushKind::kGradient, absl::MakeSpan(keys).first(1), counts, values}};
+    transport->Push(ServerIndex(0), push, kDeadlineUs, [&](const auto& answer) {
+      EXPECT_TRUE(answer.ok()) << answer.status();
+      pushed.Notify();
+    });
+  }
+  all_called.Notify();
+  pushed.WaitForNotification();
 }
 
 // A server that gets SIGTERM cancels calls; its client takes that as it takes its death.
