@@ -94,7 +94,7 @@ class Planner {
         figures_(inputs.figures),
         tables_(ResolveTables(job)),
         model_(DescribeModel(job)),
-        servers_(job.cluster().servers()),
+        servers_(NumServers(job.cluster())),
         workers_(job.cluster().workers()),
         on_device_(job.device() == Job::CUDA ||
                    (job.device() == Job::AUTO && !machine.gpus.empty())),
@@ -308,7 +308,7 @@ class Planner {
     }
     // No more than go there; the files' blocks that a server holds count, too.
     Add(&plan_.server, "rows on their way to RocksDB", std::min(kSpillBufferBytes, spilled_bytes));
-    Add(&plan_.server, "the program", kServerBytes);
+    if (!HasEmbeddedServer(job_.cluster())) Add(&plan_.server, "the program", kServerBytes);
     plan_.memory_bytes += servers_ * SumOf(plan_.server);
   }
 
