@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/checkpoint/row_key.h"
+#include "common/checkpoint/rows_format.h"
 #include "common/job/cache_layout.h"
 #include "common/job/job_data.h"
 #include "common/job/model_memory.h"
@@ -49,9 +50,6 @@ constexpr uint64_t PushedKeyBytes(uint64_t value_floats) { return 8 + 4 + 4 * va
 constexpr uint64_t PulledKeyBytes(uint64_t row_floats) { return 8 + 4 * row_floats; }
 
 uint64_t SizeOf(const std::string& text) { return ParseByteSize(text).value_or(0); }
-
-// RocksDB adds 8 bytes to a key and 3 of lengths to a row; blocks have an index.
-constexpr uint64_t kFileRowBytes = 12;
 
 struct CheckpointSizes {
   uint64_t all_bytes = 0;             // of one with all rows
@@ -496,9 +494,7 @@ class Planner {
 
 }  // namespace
 
-uint64_t CheckpointRowBytes(uint64_t row_floats) {
-  return kRowKeyBytes + RowValueBytes(row_floats) + kFileRowBytes;
-}
+uint64_t CheckpointRowBytes(uint64_t row_floats) { return kRowsFileRowBytes + 4 * row_floats; }
 
 uint64_t SumOf(const std::vector<PlanPart>& parts) {
   uint64_t bytes = 0;
