@@ -2,8 +2,8 @@
 // the operations of other models' layers, next to what the device can do.
 //
 //   kernels_benchmark [--device cpu|cuda] [--batch N] [--repeats N]
+//                     [--precision float32|tf32|bfloat16]            tf32 with cuda alone
 //                     [--threads N] [--isa auto|avx2|avx512]         with cpu
-//                     [--precision float32|tf32|bfloat16]            with cuda
 //
 // Prints what the device was measured to do at most; then per operation the median and the least
 // time over the repeats, in microseconds a sample of wall time, and GFLOP/s or GB/s at the least;
@@ -271,7 +271,7 @@ bool Parse(int argc, char** argv, Options* options) {
   return argc % 2 == 1 && options->batch > 0 && options->threads > 0 && options->repeats > 0 &&
          OneOf(options->device, {"cpu", "cuda"}) &&
          OneOf(options->isa, {"auto", "avx2", "avx512"}) &&
-         OneOf(options->precision, {"float32", "tf32", "bfloat16"});
+         OneOf(options->precision, {"float32", "bfloat16", options->cuda() ? "tf32" : "float32"});
 }
 
 }  // namespace

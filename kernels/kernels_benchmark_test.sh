@@ -1,9 +1,10 @@
 #!/bin/sh
-# Every operation is timed and printed, on both instruction sets, and on a GPU if there is one; wrong flags
-# are refused.
+# Every operation is timed and printed, on both instruction sets and in both precisions, and on a GPU if there
+# is one; wrong flags are refused.
 set -eu
-for isa in auto avx2; do
-  out=$("$1" --batch 32 --threads 2 --repeats 2 --isa "$isa")
+for run in "auto --precision bfloat16" avx2; do
+  # shellcheck disable=SC2086
+  out=$("$1" --batch 32 --threads 2 --repeats 2 --isa $run)
   echo "$out"
   echo "$out" | grep -q "family [0-9]*, model [0-9]*, AVX"
   echo "$out" | grep -q "multiply-adds, float32: [1-9][0-9.]* GFLOP/s of a thread, [1-9][0-9.]* of 2"
@@ -19,7 +20,7 @@ else
   echo "$out"
   echo "$out" | grep -Eq "NOT_FOUND|UNIMPLEMENTED"  # This machine has no GPU.
 fi
-for wrong in --batch "--device tpu"; do
+for wrong in --batch "--device tpu" "--precision tf32"; do
   # shellcheck disable=SC2086
   if "$1" $wrong; then
     echo "'$wrong' was accepted" >&2

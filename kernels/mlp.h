@@ -9,8 +9,9 @@
 
 namespace thermocline {
 
-// The precision of an MLP's matrix products; parameters, activations and gradients are float32
-// everywhere. The CPU computes in kFloat32 only, a GPU in each that it has products for
+// The precision of an MLP's matrix products. Their sums are float32, and so are parameters, inputs,
+// outputs and gradients; in kBfloat16 the CPU keeps what lies between two layers in bf16
+// (cpu/bf16_mlp.h). It computes in kFloat32 and kBfloat16, a GPU in each that it has products for
 // (Device::fallbacks).
 enum class MlpPrecision { kFloat32, kTf32, kBfloat16 };
 

@@ -42,6 +42,11 @@ void TurnOffMutexChecks();
 
 // Whether the CPU has AVX-512. Every program of ours needs x86-64-v3.
 inline bool CpuHasAvx512() { return __builtin_cpu_supports("avx512f") != 0; }
+// Whether it also multiplies bf16 numbers.
+inline bool CpuHasAvx512Bf16() {
+  return CpuHasAvx512() && __builtin_cpu_supports("avx512bw") != 0 &&
+         __builtin_cpu_supports("avx512bf16") != 0;
+}
 
 // A process has at most this many files open beside its connections: logs, data, checkpoints, and
 // what gRPC opens.

@@ -21,9 +21,7 @@ constexpr char kOldPrefix[] = "epoch-", kOldMiddle[] = "-step-";
 constexpr int kStepDigits = 9;  // At least: names sort by step.
 
 bool IsRowsFileName(absl::string_view name) {
-  const bool has_suffix =
-      absl::EndsWith(name, kRowsFileSuffix) || absl::EndsWith(name, kSstFileSuffix);
-  return name.size() <= 255 && has_suffix && name[0] != '.' &&
+  return name.size() <= 255 && absl::EndsWith(name, ".sst") && name[0] != '.' &&
          std::all_of(name.begin(), name.end(), [](unsigned char c) {
            return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
          });
@@ -198,7 +196,7 @@ std::string RowsFilePath(const CheckpointId& id, const RowsFileWriterId& writer,
                                   "-server-", writer.server.value());
   if (number > 0) absl::StrAppend(&path, "-", number);
   if (writer.incarnation > 0) absl::StrAppend(&path, ".", writer.incarnation);
-  return absl::StrCat(path, kRowsFileSuffix);
+  return path + ".sst";
 }
 
 absl::Status CheckManifest(const CheckpointManifest& manifest) {

@@ -115,7 +115,7 @@ TEST(ValidateJob, PrecisionAndInitializerAreNotWrittenTwice) {
             "--set dlrm.initializer={glorot_uniform {}}: dlrm.initializer is set, and initializer "
             "is another; write initializer alone");
   EXPECT_EQ(error("device: CPU precision: TF32", {}),
-            "j:2: precision is TF32; device CPU knows FLOAT32 alone");
+            "j:2: precision is TF32; device CPU knows FLOAT32 and BFLOAT16");
 }
 
 // `job` whose task learns `label`, as resolving it leaves it.

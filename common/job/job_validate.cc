@@ -526,9 +526,8 @@ class Validator {
 
   absl::Status CheckCluster() const {
     const Cluster& cluster = job_.cluster();
-    RETURN_IF_ERROR(Range("cluster.servers", cluster.servers(), 0, kMaxProcesses));
+    RETURN_IF_ERROR(Range("cluster.servers", cluster.servers(), 1, kMaxProcesses));
     RETURN_IF_ERROR(Range("cluster.workers", cluster.workers(), 1, kMaxProcesses));
-    if (HasEmbeddedServer(cluster)) RETURN_IF_ERROR(CheckEmbeddedServer(cluster));
     RETURN_IF_ERROR(Range("cluster.worker_threads", cluster.worker_threads(), 1, kMaxThreads));
     RETURN_IF_ERROR(Range("cluster.server_threads", cluster.server_threads(), 1, kMaxThreads));
     RETURN_IF_ERROR(Range("cluster.max_message_bytes", cluster.max_message_bytes(),
@@ -546,21 +545,6 @@ class Validator {
     RETURN_IF_ERROR(CheckSize(source_, "cluster.max_pending_size", cluster.max_pending_size(),
                               kMinPendingBytes));
     return CheckSize(source_, "cluster.max_log_size", cluster.max_log_size(), kMinLogBytes);
-  }
-
-  // The worker's process has the server, too.
-  absl::Status CheckEmbeddedServer(const Cluster& cluster) const {
-    if (cluster.workers() > 1) {
-      return source_.Error(
-          "cluster.workers",
-          absl::StrCat("is ", cluster.workers(),
-                       "; with cluster.servers: 0 the only worker holds the rows"));
-    }
-    if (cluster.durability() == NONE) return absl::OkStatus();
-    return source_.Error("cluster.durability",
-                         absl::StrCat("is ", Durability_Name(cluster.durability()),
-                                      "; with cluster.servers: 0 the rows die with the worker, and "
-                                      "a push log would save nothing; checkpoints do"));
   }
 
   absl::Status CheckHostTimeouts(const Cluster& cluster) const {
@@ -634,11 +618,10 @@ class Validator {
   }
 
   absl::Status CheckDevice() const {
-    if (job_.device() == Job::CPU && job_.precision() != FLOAT32) {
+    if (job_.device() == Job::CPU && job_.precision() == TF32) {
       const bool is_of_dlrm = source_.job().precision() == FLOAT32;
       return source_.Error(is_of_dlrm ? "dlrm.precision" : "precision",
-                           absl::StrCat("is ", Precision_Name(job_.precision()),
-                                        "; device CPU knows FLOAT32 alone"));
+                           "is TF32; device CPU knows FLOAT32 and BFLOAT16");
     }
     return DeviceRowsValidator(job_, source_).Run();
   }

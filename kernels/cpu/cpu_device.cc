@@ -10,6 +10,8 @@
 #include "common/base/thread_pool.h"
 #include "common/math/row_update.h"
 #include "common/math/table_spec.h"
+#include "kernels/cpu/bf16_gemm.h"
+#include "kernels/cpu/bf16_mlp.h"
 #include "kernels/cpu/cpu_buffer.h"
 #include "kernels/cpu/cpu_layers.h"
 #include "kernels/cpu/cpu_mlp.h"
@@ -20,6 +22,10 @@ namespace thermocline {
 namespace {
 
 constexpr int64_t kDenseBlocksPerCell = 64;
+
+Bf16GemmFunction Bf16GemmFor(CpuIsaLimit isa) {
+  return isa != CpuIsaLimit::kAvx2 && HasAvx512Bf16() ? Bf16GemmAvx512 : Bf16GemmAvx2;
+}
 
 // Every operation has finished when its call returns.
 class PastEvent : public DeviceEvent {
@@ -42,6 +48,7 @@ class CpuDevice : public Device {
   explicit CpuDevice(const CpuDeviceOptions& options)
       : pool_(options.num_threads),
         gemm_(options.isa != CpuIsaLimit::kAvx2 && HasAvx512() ? GemmAvx512 : GemmAvx2),
+        bf16_gemm_(Bf16GemmFor(options.isa)),
         layers_(&pool_) {
     CHECK(CpuSupports(options.isa));
   }
@@ -75,6 +82,10 @@ class CpuDevice : public Device {
   void Replay(CapturedWork* work) override { static_cast<CapturedFunction*>(work)->Run(); }
 
   std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) override {
+    CHECK(config.precision != MlpPrecision::kTf32);
+    if (config.precision == MlpPrecision::kBfloat16) {
+      return std::make_unique<Bf16Mlp>(config, bf16_gemm_, &pool_);
+    }
     return std::make_unique<CpuMlp>(config, gemm_, &pool_);
   }
   LayerOperations& layers() override { return layers_; }
@@ -171,6 +182,7 @@ class CpuDevice : public Device {
 
   ThreadPool pool_;
   const GemmFunction gemm_;
+  const Bf16GemmFunction bf16_gemm_;
   CpuLayerOperations layers_;
   std::vector<float> block_squares_;  // [blocks] Of the last DenseUpdate with clip_global_norm.
 };
@@ -178,6 +190,8 @@ class CpuDevice : public Device {
 }  // namespace
 
 bool CpuSupports(CpuIsaLimit isa) { return isa != CpuIsaLimit::kAvx512 || HasAvx512(); }
+
+absl::Status CheckCpuBf16(CpuIsaLimit isa) { return CheckBf16Gemm(Bf16GemmFor(isa)); }
 
 std::unique_ptr<Device> MakeCpuDevice(const CpuDeviceOptions& options) {
   return std::make_unique<CpuDevice>(options);

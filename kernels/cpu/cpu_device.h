@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "absl/status/status.h"
 #include "kernels/device.h"
 
 namespace thermocline {
@@ -12,6 +13,11 @@ enum class CpuIsaLimit { kAuto, kAvx2, kAvx512 };
 
 // Whether this machine has the instructions that `isa` asks for.
 bool CpuSupports(CpuIsaLimit isa);
+
+// Checks that this machine computes products of bf16 with the bits that they have on every CPU
+// (CheckBf16Gemm).
+// Errors: kFailedPrecondition (it doesn't).
+absl::Status CheckCpuBf16(CpuIsaLimit isa);
 
 struct CpuDeviceOptions {
   int num_threads = 1;  // Threads that compute, the calling one included.

@@ -2,37 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "common/base/check.h"
 #include "kernels/cpu/lane_sum.h"
 
 namespace thermocline {
 namespace {
-
-// Samples of one block of the chained passes: a block's widest activations and a weight panel fit
-// L2.
-constexpr int64_t kBlockRows = 168;
-// Samples of one step of the weight gradients' sum over the batch, and columns of one cell: the
-// cell's gradient and the step's activations stay in L2.
-constexpr int64_t kGradientChunk = kSegmentChunk;
-constexpr int32_t kGradientRows = 4 * kGemmPanel;
-constexpr int32_t kGradientColumns = 4 * kGemmPanel;
-
-// The grid of a pass over the batch: blocks are whole tiles of rows, and enough of them that no
-// thread waits long for the last. (The bits don't depend on the grid; see gemm.h.)
-struct RowGrid {
-  int64_t rows, tiles, cells;
-
-  RowGrid(int64_t rows, int num_threads) : rows(rows) {
-    tiles = (rows + kGemmRows - 1) / kGemmRows;
-    cells = (rows + kBlockRows - 1) / kBlockRows;
-    cells = (cells + num_threads - 1) / num_threads * num_threads;
-    cells = std::min(cells, tiles);
-  }
-  int64_t Begin(int64_t cell) const { return std::min(cell * tiles / cells * kGemmRows, rows); }
-};
-
-PanelView<float> ViewOf(Matrix matrix) { return RowMajorView(matrix.floats(), matrix.ld); }
 
 // The layers of width 1 are dot products.
 void DotRows(PanelView<const float> x, const float* weights, int32_t in, const float* bias,
@@ -93,14 +69,11 @@ void OuterRows(PanelView<const float> dy, const float* weights, int32_t in,
 
 }  // namespace
 
-void CpuMlp::Panels::Allocate(int64_t num_rows, int64_t columns) {
-  rows = num_rows;
-  buffer = std::make_unique<CpuBuffer>(sizeof(float) * PackedFloats(num_rows, columns));
-}
-
 CpuMlp::CpuMlp(const MlpConfig& config, GemmFunction gemm, ThreadPool* pool)
     : gemm_(gemm), pool_(pool) {
-  for (const MlpLayer& layer : LayersOf(config)) layers_.emplace_back(layer);
+  const std::vector<MlpLayer> layers = LayersOf(config);
+  for (const MlpLayer& layer : layers) layers_.emplace_back(layer);
+  gradient_cells_ = GradientCellsOf(layers);
   for (Layer& layer : layers_) {
     if (layer.out > 1) {
       layer.weights.Allocate(layer.in, layer.out);
@@ -110,34 +83,10 @@ CpuMlp::CpuMlp(const MlpConfig& config, GemmFunction gemm, ThreadPool* pool)
     layer.output.Allocate(config.max_batch, layer.out);
     layer.gradient.Allocate(config.max_batch, layer.out);
   }
-  MakeGradientCells();
   packs_input_ = config.widths[0] > kGemmPanel;
   if (packs_input_) packed_input_.Allocate(config.max_batch, config.widths[0]);
   packed_gradients_.resize(pool->num_threads());
   for (Panels& panels : packed_gradients_) panels.Allocate(kGradientChunk, kGradientColumns);
-}
-
-void CpuMlp::MakeGradientCells() {
-  for (int i = 0; i < num_layers(); ++i) {
-    const Layer& layer = layers_[i];
-    // Rows are split evenly, in whole panels.
-    const int32_t parts = (layer.in + kGradientRows - 1) / kGradientRows;
-    const int64_t panels = NumPanels(layer.in);
-    for (int32_t column = 0; column < layer.out; column += kGradientColumns) {
-      for (int32_t part = 0; part < parts; ++part) {
-        const auto row = static_cast<int32_t>(part * panels / parts * kGemmPanel);
-        const auto end = static_cast<int32_t>((part + 1) * panels / parts * kGemmPanel);
-        gradient_cells_.push_back({i, row, std::min(end, layer.in) - row, column,
-                                   std::min(kGradientColumns, layer.out - column)});
-      }
-    }
-  }
-  // The longest first, so that the threads finish at about the same time.
-  std::stable_sort(gradient_cells_.begin(), gradient_cells_.end(),
-                   [](const GradientCell& a, const GradientCell& b) {
-                     return int64_t{a.num_rows} * a.num_columns >
-                            int64_t{b.num_rows} * b.num_columns;
-                   });
 }
 
 PanelView<const float> CpuMlp::InputOf(int layer, Matrix input) const {
@@ -155,15 +104,15 @@ PanelView<const float> CpuMlp::GradientOf(int layer, Matrix output_gradient) con
 }
 
 void CpuMlp::PackWeights(DeviceSpan<const float> parameters, bool transposed) {
-  const auto panels_of = [transposed](const Layer& layer) -> int64_t {
-    if (layer.out == 1 || (transposed && !layer.input_gradient)) return 0;
-    return NumPanels(transposed ? layer.in : layer.out);
-  };
-  int64_t num_cells = 0;
-  for (const Layer& layer : layers_) num_cells += panels_of(layer);
-  pool_->ParallelFor(num_cells, [&](int64_t panel, int) {
-    const Layer* layer = layers_.data();
-    for (; panel >= panels_of(*layer); ++layer) panel -= panels_of(*layer);
+  std::vector<int64_t> panels;
+  for (const Layer& layer : layers_) {
+    const bool is_packed = layer.out > 1 && (!transposed || layer.input_gradient);
+    panels.push_back(is_packed ? NumPanels(transposed ? layer.in : layer.out) : 0);
+  }
+  const PanelGrid grid(std::move(panels));
+  pool_->ParallelFor(grid.cells(), [&](int64_t cell, int) {
+    const auto [index, panel] = grid.Find(cell);
+    const Layer* const layer = &layers_[index];
     const float* weights = parameters.data + layer->weight_offset;
     if (transposed) {
       PackPanelTransposed(weights, layer->out, layer->out, layer->in, panel,
@@ -224,13 +173,7 @@ void CpuMlp::BackwardData(DeviceSpan<const float> parameters, Matrix output, Mat
 
 void CpuMlp::BackwardRows(const float* parameters, Matrix output, Matrix output_gradient,
                           Matrix input_gradient, int64_t begin, int64_t end) const {
-  if (layers_.back().relu) {
-    for (int64_t r = begin; r < end; ++r) {
-      for (int32_t j = 0; j < output.cols; ++j) {
-        if (!(output.row(r)[j] > 0)) output_gradient.row(r)[j] = 0;
-      }
-    }
-  }
+  if (layers_.back().relu) ZeroWhereNotPositive(output, begin, end, output_gradient);
   for (int i = num_layers() - 1; i >= 0 && layers_[i].input_gradient; --i) {
     const Layer& layer = layers_[i];
     const PanelView<const float> dy = GradientOf(i, output_gradient);
@@ -293,7 +236,7 @@ void CpuMlp::ComputeGradient(const GradientCell& cell, Matrix input, Matrix outp
       }
       call.b = PackedView<const float>(packed_gradient, call.k);
     }
-    call.accumulate = begin > 0;
+    if (begin > 0) call.start = call.c.AsConst();
     gemm_(call);
   }
   if (layer.out == 1) WeightedColumnSums(x, dy, batch, cell.num_rows, weight_gradient);

@@ -3,12 +3,11 @@
 #define THERMOCLINE_KERNELS_CPU_CPU_MLP_H_
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "common/base/thread_pool.h"
-#include "kernels/cpu/cpu_buffer.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/mlp_grid.h"
 #include "kernels/device.h"
 
 namespace thermocline {
@@ -25,27 +24,13 @@ class CpuMlp : public Mlp {
                           DeviceSpan<float> gradients) override;
 
  private:
-  // A matrix in panels of kGemmPanel columns (gemm.h), [rows, columns].
-  struct Panels {
-    std::unique_ptr<CpuBuffer> buffer;
-    int64_t rows = 0;
-
-    void Allocate(int64_t rows, int64_t columns);
-    PanelView<float> View() const { return PackedView(buffer->floats(), rows); }
-    float* Panel(int64_t panel) const { return buffer->floats() + panel * rows * kGemmPanel; }
-  };
+  using Panels = PanelMatrix<float>;
   struct Layer : MlpLayer {
     explicit Layer(const MlpLayer& layer) : MlpLayer(layer) {}
     Panels weights;             // [in, out], for Forward
     Panels weights_transposed;  // [out, in], for BackwardData
     Panels output;              // [max_batch, out], for hidden layers
     Panels gradient;            // [max_batch, out] before the ReLU, for hidden layers
-  };
-  // A part of one layer's weight gradient; both firsts are multiples of kGemmPanel.
-  struct GradientCell {
-    int layer = 0;
-    int32_t first_row = 0, num_rows = 0;
-    int32_t first_column = 0, num_columns = 0;
   };
 
   int num_layers() const { return static_cast<int>(layers_.size()); }
@@ -54,7 +39,6 @@ class CpuMlp : public Mlp {
   PanelView<float> OutputOf(int layer, Matrix output) const;
   PanelView<const float> GradientOf(int layer, Matrix output_gradient) const;
 
-  void MakeGradientCells();
   void PackWeights(DeviceSpan<const float> parameters, bool transposed);
   void ForwardRows(const float* parameters, Matrix input, Matrix output, int64_t begin,
                    int64_t end) const;

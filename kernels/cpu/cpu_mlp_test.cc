@@ -1,13 +1,18 @@
 #include "kernels/cpu/cpu_mlp.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/cpu/bf16_mlp.h"
+#include "kernels/testing/bf16_arithmetic.h"
 #include "kernels/testing/random_values.h"
 
 namespace thermocline {
@@ -29,6 +34,28 @@ std::vector<Case> Cases() {
           {{65, 12, 1, 6}, 5, true, true}, {{130, 12, 1}, 3, false, true},
           {{4, 300, 2}, 2, true, true},    {{7, 5, 1}, 4, true, true, false},
           {{5, 61}, 3, true, true, false}};
+}
+
+using MlpMaker = std::function<std::unique_ptr<Mlp>(const MlpConfig&, ThreadPool*)>;
+
+MlpMaker With(GemmFunction gemm) {
+  return [gemm](const MlpConfig& config, ThreadPool* pool) {
+    return std::make_unique<CpuMlp>(config, gemm, pool);
+  };
+}
+
+MlpMaker With(Bf16GemmFunction gemm) {
+  return [gemm](const MlpConfig& config, ThreadPool* pool) {
+    return std::make_unique<Bf16Mlp>(config, gemm, pool);
+  };
+}
+
+// With all instructions that this machine has.
+std::vector<MlpMaker> Float32Mlps() {
+  return {With(GemmAvx2), With(HasAvx512() ? GemmAvx512 : GemmAvx2)};
+}
+std::vector<MlpMaker> Bf16Mlps() {
+  return {With(Bf16GemmAvx2), With(HasAvx512Bf16() ? Bf16GemmAvx512 : Bf16GemmAvx2)};
 }
 
 struct Results {
@@ -66,9 +93,9 @@ struct Problem {
     }
   }
 
-  Results Execute(int32_t batch, int threads, GemmFunction gemm) const {
+  Results Execute(int32_t batch, int threads, const MlpMaker& make) const {
     ThreadPool pool(threads);
-    CpuMlp mlp(config, gemm, &pool);
+    const std::unique_ptr<Mlp> mlp = make(config, &pool);
     Results run;
     run.output.assign(batch * output_ld, kUntouched);
     run.input_gradient.assign(batch * input_ld, kUntouched);
@@ -83,9 +110,9 @@ struct Problem {
     const Matrix d_out = last_columns(&dy, config.widths.back(), output_ld);
     const Matrix d_in = last_columns(&run.input_gradient, config.widths.front(), input_ld);
     const DeviceSpan<const float> p = {parameters.data(), arena};
-    mlp.Forward(p, in, out);
-    mlp.BackwardData(p, out, d_out, d_in);
-    mlp.BackwardParameters(in, d_out, {run.gradients.data(), arena});
+    mlp->Forward(p, in, out);
+    mlp->BackwardData(p, out, d_out, d_in);
+    mlp->BackwardParameters(in, d_out, {run.gradients.data(), arena});
     return run;
   }
 
@@ -130,7 +157,7 @@ TEST(CpuMlpTest, AgreesWithPlainLoopsAndFiniteDifferences) {
   std::mt19937_64 rng(TestSeed());
   for (const Case& c : Cases()) {
     const Problem problem(c, &rng);
-    const Results run = problem.Execute(c.batch, 2, GemmAvx2);
+    const Results run = problem.Execute(c.batch, 2, With(GemmAvx2));
     std::vector<double> arena(problem.parameters.begin(), problem.parameters.end());
     std::vector<double> inputs(problem.input.begin(), problem.input.end());
     std::vector<double> output, ignored;
@@ -187,6 +214,124 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+// As bf16_mlp.h has it, one number at a time.
+Results Bf16Reference(const Problem& p, int32_t batch) {
+  const int num_layers = static_cast<int>(p.config.widths.size()) - 1;
+  const auto width = [&p](int i) { return p.config.widths[i]; };
+  const auto weight = [&](int i, int32_t k, int32_t o) {
+    const int64_t at = p.config.weight_offsets[i] + int64_t{k} * width(i + 1) + o;
+    return RoundedToBf16(p.parameters[at]);
+  };
+  // A chain of n steps, of which factors(l) are rounded.
+  const auto chain = [](float sum, int32_t n, const auto& factors) {
+    for (int32_t l = 0; l < n; ++l) {
+      const auto [a, b] = factors(l);
+      sum = Bf16Step(a, b, sum);
+    }
+    return n % 2 == 1 ? Bf16Step(0, 0, sum) : sum;
+  };
+  Results run;
+  run.output.assign(batch * p.output_ld, kUntouched);
+  run.input_gradient.assign(batch * p.input_ld, kUntouched);
+  run.gradients.assign(p.arena, kUntouched);
+  // [layers][batch, width] The input and the output gradient of every layer, rounded.
+  std::vector<std::vector<float>> x(num_layers), dy(num_layers);
+  for (int i = 0; i < num_layers; ++i) {
+    x[i].resize(int64_t{batch} * width(i));
+    dy[i].resize(int64_t{batch} * width(i + 1));
+  }
+  for (int32_t b = 0; b < batch; ++b) {
+    for (int32_t k = 0; k < width(0); ++k) {
+      x[0][b * width(0) + k] = RoundedToBf16(p.input[b * p.input_ld + Problem::kInputOffset + k]);
+    }
+    for (int i = 0; i < num_layers; ++i) {
+      const bool is_last = i + 1 == num_layers;
+      for (int32_t o = 0; o < width(i + 1); ++o) {
+        const int64_t bias = p.config.bias_offsets[i];
+        float sum = chain(bias == kNoBias ? 0 : p.parameters[bias + o], width(i), [&](int32_t k) {
+          return std::pair(x[i][b * width(i) + k], weight(i, k, o));
+        });
+        if (!is_last || p.config.relu_after_last) sum = sum > 0 ? sum : 0;
+        if (!is_last) {
+          x[i + 1][b * width(i + 1) + o] = RoundedToBf16(sum);
+          continue;
+        }
+        const int64_t at = b * p.output_ld + Problem::kOutputOffset + o;
+        run.output[at] = sum;
+        const bool is_kept = !p.config.relu_after_last || sum > 0;
+        dy[i][b * width(i + 1) + o] = is_kept ? RoundedToBf16(p.output_gradient[at]) : 0;
+      }
+    }
+    for (int i = num_layers - 1; i > 0 || (i == 0 && p.config.input_gradient); --i) {
+      for (int32_t k = 0; k < width(i); ++k) {
+        const float sum = chain(0, width(i + 1), [&](int32_t o) {
+          return std::pair(dy[i][b * width(i + 1) + o], weight(i, k, o));
+        });
+        if (i > 0) {
+          dy[i - 1][b * width(i) + k] = x[i][b * width(i) + k] > 0 ? RoundedToBf16(sum) : 0;
+        } else {
+          run.input_gradient[b * p.input_ld + Problem::kInputOffset + k] = sum;
+        }
+      }
+    }
+  }
+  for (int i = 0; i < num_layers; ++i) {
+    for (int32_t o = 0; o < width(i + 1); ++o) {
+      const auto gradient = [&](int32_t b) { return dy[i][b * width(i + 1) + o]; };
+      for (int32_t k = 0; k < width(i); ++k) {
+        run.gradients[p.config.weight_offsets[i] + int64_t{k} * width(i + 1) + o] = chain(
+            0, batch, [&](int32_t b) { return std::pair(x[i][b * width(i) + k], gradient(b)); });
+      }
+      if (p.config.bias_offsets[i] == kNoBias) continue;
+      run.gradients[p.config.bias_offsets[i] + o] =
+          chain(0, batch, [&](int32_t b) { return std::pair(1.0f, gradient(b)); });
+    }
+  }
+  return run;
+}
+
+TEST(Bf16MlpTest, IsTheReferenceBitByBit) {
+  std::mt19937_64 rng(TestSeed());
+  std::vector<Case> cases = Cases();
+  cases.push_back({{13, 140, 70, 16}, 257, true, true});
+  cases.push_back({{140, 66, 1}, 301, false, true});
+  for (const Case& c : cases) {
+    const Problem problem(c, &rng);
+    const Results expected = Bf16Reference(problem, c.batch);
+    for (const MlpMaker& make : Bf16Mlps()) {
+      const Results run = problem.Execute(c.batch, 2, make);
+      EXPECT_TRUE(SameBits(run.output, expected.output)) << Name(c);
+      EXPECT_TRUE(SameBits(run.gradients, expected.gradients)) << Name(c);
+      if (!c.input_gradient) continue;
+      EXPECT_TRUE(SameBits(run.input_gradient, expected.input_gradient)) << Name(c);
+    }
+  }
+}
+
+// The length of a - b, as a share of the length of b, both of what an MLP has written.
+double Distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, length = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == kUntouched) continue;
+    difference += std::pow(double{a[i]} - b[i], 2);
+    length += std::pow(double{b[i]}, 2);
+  }
+  return std::sqrt(difference / length);
+}
+
+TEST(Bf16MlpTest, IsCloseToFloat32) {
+  std::mt19937_64 rng(TestSeed());
+  const Case c = {{40, 120, 60, 1}, 200, false, true};
+  Problem problem(c, &rng);
+  for (float& x : problem.parameters) x *= 0.2f;  // as wide layers begin
+  const Results exact = problem.Execute(c.batch, 1, With(GemmAvx2));
+  const Results run = problem.Execute(c.batch, 1, With(Bf16GemmAvx2));
+  EXPECT_LT(Distance(run.output, exact.output), 0.02);
+  EXPECT_LT(Distance(run.input_gradient, exact.input_gradient), 0.05);
+  EXPECT_LT(Distance(run.gradients, exact.gradients), 0.05);
+  EXPECT_GT(Distance(run.gradients, exact.gradients), 1e-4);
+}
+
 TEST(CpuMlpTest, SameBitsForAnyThreadsAndInstructions) {
   std::mt19937_64 rng(TestSeed());
   for (const Case& c :
@@ -194,13 +339,15 @@ TEST(CpuMlpTest, SameBitsForAnyThreadsAndInstructions) {
         Case{{3, 5}, 1, true, true}, Case{{70, 3, 2}, 3, false, true},
         Case{{70, 70, 61}, 300, true, true, false}}) {
     const Problem problem(c, &rng);
-    const Results expected = problem.Execute(c.batch, 1, GemmAvx2);
-    for (int threads : {1, 2, 4}) {
-      for (GemmFunction gemm : {GemmAvx2, HasAvx512() ? GemmAvx512 : GemmAvx2}) {
-        const Results run = problem.Execute(c.batch, threads, gemm);
-        EXPECT_TRUE(SameBits(run.output, expected.output)) << Name(c);
-        EXPECT_TRUE(SameBits(run.input_gradient, expected.input_gradient)) << Name(c);
-        EXPECT_TRUE(SameBits(run.gradients, expected.gradients)) << Name(c);
+    for (const std::vector<MlpMaker>& makers : {Float32Mlps(), Bf16Mlps()}) {
+      const Results expected = problem.Execute(c.batch, 1, makers[0]);
+      for (int threads : {1, 2, 4}) {
+        for (const MlpMaker& make : makers) {
+          const Results run = problem.Execute(c.batch, threads, make);
+          EXPECT_TRUE(SameBits(run.output, expected.output)) << Name(c);
+          EXPECT_TRUE(SameBits(run.input_gradient, expected.input_gradient)) << Name(c);
+          EXPECT_TRUE(SameBits(run.gradients, expected.gradients)) << Name(c);
+        }
       }
     }
   }
@@ -210,15 +357,17 @@ TEST(CpuMlpTest, SameBitsForAnyThreadsAndInstructions) {
 TEST(CpuMlpTest, AnEmptyBatchHasZeroGradients) {
   std::mt19937_64 rng(TestSeed());
   const Problem problem({{13, 70, 1}, 4, false, true}, &rng);
-  const Results run = problem.Execute(0, 2, GemmAvx2);
-  for (int64_t i = 0; i < 13 * 70; ++i) {
-    ASSERT_EQ(run.gradients[problem.config.weight_offsets[0] + i], 0);
+  for (const MlpMaker& make : {With(GemmAvx2), With(Bf16GemmAvx2)}) {
+    const Results run = problem.Execute(0, 2, make);
+    for (int64_t i = 0; i < 13 * 70; ++i) {
+      ASSERT_EQ(run.gradients[problem.config.weight_offsets[0] + i], 0);
+    }
+    for (int64_t i = 0; i < 70; ++i) {
+      ASSERT_EQ(run.gradients[problem.config.weight_offsets[1] + i], 0);
+      ASSERT_EQ(run.gradients[problem.config.bias_offsets[0] + i], 0);
+    }
+    EXPECT_EQ(run.gradients[problem.config.bias_offsets[1]], 0);
   }
-  for (int64_t i = 0; i < 70; ++i) {
-    ASSERT_EQ(run.gradients[problem.config.weight_offsets[1] + i], 0);
-    ASSERT_EQ(run.gradients[problem.config.bias_offsets[0] + i], 0);
-  }
-  EXPECT_EQ(run.gradients[problem.config.bias_offsets[1]], 0);
 }
 
 }  // namespace

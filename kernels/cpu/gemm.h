@@ -1,4 +1,5 @@
-// Matrix products of one thread, C = A B, on matrices stored in panels of columns.
+// Matrix products of one thread, C = A B, on matrices stored in panels of columns; bf16_gemm.h has
+// those whose factors are rounded to bf16.
 //
 // Every element of C is one chain of fused multiply-adds in ascending k, and so has the same bits
 // whatever the instruction set, the blocking and the split of rows and columns over threads.
@@ -42,30 +43,33 @@ template <typename T>
 PanelView<T> PackedView(T* data, int64_t rows) {
   return {data, kGemmPanel, rows * kGemmPanel};
 }
-constexpr int64_t PackedFloats(int64_t rows, int64_t columns) {
+constexpr int64_t PackedElements(int64_t rows, int64_t columns) {
   return NumPanels(columns) * rows * kGemmPanel;
 }
 
 // Packs one panel of b [k, n] (row-major): packed [k, kGemmPanel], zeros beyond column n.
 void PackPanel(const float* b, int64_t ld, int64_t k, int64_t n, int64_t panel, float* packed);
-// Packs one panel of the transpose of b [n, k].
-void PackPanelTransposed(const float* b, int64_t ld, int64_t k, int64_t n, int64_t panel,
-                         float* packed);
+// Packs one panel of the transpose of b [n, k]. T: float or uint32_t
+template <typename T>
+void PackPanelTransposed(const T* b, int64_t ld, int64_t k, int64_t n, int64_t panel, T* packed);
 
-struct GemmCall {
+// A product whose factors are of type T.
+template <typename T>
+struct ProductCall {
   int64_t m = 0, n = 0, k = 0;
-  PanelView<const float> a;  // [m, k]; or [k, m] where a_transposed
+  PanelView<const T> a;  // [m, k]; or [k, m] where a_transposed
   bool a_transposed = false;
-  PanelView<const float> b;  // [k, n], packed; zeros in the last panel beyond column n
-  PanelView<float> c;        // [m, n]; nothing beyond column n is written
-  // A chain begins with C itself (accumulate), with bias[j], or with zero.
-  bool accumulate = false;
-  const float* bias = nullptr;  // [n] or null
+  PanelView<const T> b;  // [k, n], packed; zeros in the last panel beyond column n
+  PanelView<float> c;    // [m, n]; nothing beyond column n is written
+  // A chain begins with an element of `start`, which may be C itself, with bias[j], or with zero.
+  PanelView<const float> start;  // [m, n] or null
+  const float* bias = nullptr;   // [n] or null
   // An element of C is kept in the end where it is positive (relu), or where the element of
   // keep_if_positive is positive; it is zero elsewhere.
   bool relu = false;
-  PanelView<const float> keep_if_positive;  // [m, n] or null
+  PanelView<const T> keep_if_positive;  // [m, n] or null
 };
+using GemmCall = ProductCall<float>;
 
 using GemmFunction = void (*)(const GemmCall& call);
 void GemmAvx2(const GemmCall& call);

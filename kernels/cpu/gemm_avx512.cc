@@ -6,25 +6,23 @@
 namespace thermocline {
 namespace {
 
-struct Simd {
-  using Vec = __m512;
-  using Mask = __mmask16;
-  static constexpr int kWidth = 16;
-  static constexpr int kMaxVectors = 4;
-  // 24 accumulators of the 32 registers: few loads and broadcasts for each multiply-add.
-  static constexpr int RowsOfTile(int vectors) { return vectors == 4 ? 6 : vectors == 3 ? 8 : 12; }
-  static Vec Zero() { return _mm512_setzero_ps(); }
-  static Vec Load(const float* p) { return _mm512_loadu_ps(p); }
-  static Vec Broadcast(const float* p) { return _mm512_set1_ps(*p); }
-  static Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
-  static Mask MaskOf(int64_t n) {
-    return n >= kWidth ? static_cast<Mask>(0xFFFF) : static_cast<Mask>((1u << (n < 0 ? 0 : n)) - 1);
-  }
-  static Vec MaskLoad(const float* p, Mask mask) { return _mm512_maskz_loadu_ps(mask, p); }
-  static void MaskStore(float* p, Mask mask, Vec v) { _mm512_mask_storeu_ps(p, mask, v); }
-  static Vec Relu(Vec v) { return _mm512_max_ps(v, _mm512_setzero_ps()); }
-  static Vec KeepIfPositive(Vec v, Vec sign) {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(sign, _mm512_setzero_ps(), _CMP_GT_OQ), v);
+#include "kernels/cpu/vectors_avx512.inc"
+
+struct Simd : Vectors {
+  using Call = GemmCall;
+  using Element = float;
+  using Factor = Vec;
+  // A tile's rows of A stay in L1 while the panels of B go by.
+  static constexpr int64_t kMaxDepth = 512;
+  static constexpr bool kTakesRowMajor = true;
+  static constexpr int kSignRows = 1;
+  static Factor Load(const float* p) { return _mm512_loadu_ps(p); }
+  static Factor Broadcast(const float* p) { return _mm512_set1_ps(*p); }
+  static Vec MultiplyAdd(Factor a, Factor b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+  static Vec SignOf(const float* p, int, Mask mask) { return MaskLoad(p, mask); }
+  template <typename... Tile>
+  static bool StorePairs(const Tile&...) {
+    return false;
   }
 };
 

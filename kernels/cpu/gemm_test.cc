@@ -39,7 +39,7 @@ struct TestMatrix {
       : rows(rows),
         columns(columns),
         row_major(RandomFloats(rng, rows * columns)),
-        stored(packed ? PackedFloats(rows, columns) : rows * (columns + 3), 0.0f),
+        stored(packed ? PackedElements(rows, columns) : rows * (columns + 3), 0.0f),
         packed(packed) {
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t c = 0; c < columns; ++c) *View().At(r, c) = row_major[r * columns + c];
@@ -75,7 +75,7 @@ void ExpectChains(const Isa& isa, const Shape& shape, bool transposed, bool pack
   call.a_transposed = transposed;
   call.b = b.View().AsConst();
   call.c = c.View();
-  call.accumulate = start == Start::kAccumulate;
+  if (start == Start::kAccumulate) call.start = c.View().AsConst();
   if (start == Start::kBias) call.bias = bias.data();
   call.relu = finish == Finish::kRelu;
   if (finish == Finish::kKeepIfPositive) call.keep_if_positive = sign.View().AsConst();

@@ -4,6 +4,7 @@
 
 #include "common/base/check.h"
 #include "common/base/hash.h"
+#include "tests/testing/to_wire.h"
 
 namespace thermocline {
 namespace {

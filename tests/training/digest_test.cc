@@ -87,6 +87,19 @@ TEST_P(DigestTest, OneWorkerGivesTheReferencesBitsForAnyServersAndThreads) {
   }
 }
 
+// Products of bf16 have bits of their own, which are the same with all instructions.
+TEST(PrecisionTest, Bfloat16HasTheReferencesBitsForAnyServersThreadsAndInstructions) {
+  const auto make = [](std::vector<std::string> overrides) {
+    overrides.push_back("precision=BFLOAT16");
+    return MakeSmallJob("adagrad {}", overrides);
+  };
+  const std::string reference = ReferenceDigest(make({}));
+  EXPECT_NE(reference, ReferenceDigest(MakeSmallJob("adagrad {}", {})));
+  EXPECT_EQ(Hex(Train(make({"cluster.servers=2", "cluster.worker_threads=3"})).digest), reference);
+  EXPECT_EQ(Hex(Train(make({"cluster.cpu_isa=AVX2"})).digest), reference);
+  EXPECT_EQ(Hex(Train(WithCache(make({"cluster.servers=2"}), "64KiB", 4, 2)).digest), reference);
+}
+
 TEST_P(DigestTest, TwoWorkersInSyncGiveTheReferencesBitsOnEveryRun) {
   const std::string reference = ReferenceDigest(MakeSmallJob(GetParam(), {"cluster.workers=2"}));
   EXPECT_NE(reference,

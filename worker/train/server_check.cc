@@ -39,15 +39,14 @@ absl::Status AwaitServer(const ConfigureRequest& request, ControlClient* client,
     const absl::Status status = client->Configure(request, patience).status();
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
     std::string now = ProgressOf(client, status, patience);
-    const bool is_reached = !now.empty();
-    if (is_reached && now != progress) {
+    if (!now.empty() && now != progress) {
       progress = std::move(now);
       last_progress = watch.Elapsed();
     } else if (watch.Elapsed() - last_progress >= patience) {
       return MarkServerLoss(
           WithContext(status, absl::StrCat("can't reach server ", request.server_index())));
     }
-    if (!is_reached && !std::exchange(is_told, true)) {
+    if (now.empty() && !std::exchange(is_told, true)) {
       LogLine(absl::StrCat("can't reach server ", request.server_index(), ": ", status.message(),
                            "; trying again"));
     }

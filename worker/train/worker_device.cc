@@ -31,10 +31,16 @@ absl::StatusOr<WorkerDevice> MakeCpu(const Job& job, const absl::Status& no_cuda
     return absl::FailedPreconditionError(
         "cluster.cpu_isa is AVX512, which this machine does not have; leave it out, or say AVX2");
   }
-  if (job.precision() != FLOAT32) {
+  if (job.precision() == TF32) {
     return absl::FailedPreconditionError(
-        absl::StrCat("precision is ", Precision_Name(job.precision()),
-                     ", which needs a CUDA device: ", no_cuda.message()));
+        absl::StrCat("precision is TF32, which needs a CUDA device: ", no_cuda.message()));
+  }
+  if (job.precision() == BFLOAT16) {
+    if (const absl::Status same = CheckCpuBf16(options.isa); !same.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("precision is BFLOAT16, and ", same.message(),
+                       "; with cluster.cpu_isa AVX2 a worker does without these instructions"));
+    }
   }
   return WorkerDevice{MakeCpuDevice(options), "CPU", ""};
 }

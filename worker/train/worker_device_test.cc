@@ -100,6 +100,22 @@ TEST(WorkerDeviceTest, WithoutAGpuAutoIsTheCpuAndCudaAnError) {
   EXPECT_EQ(status.message(), "device is CUDA: no GPU: the NVIDIA driver finds none");
 }
 
+TEST(WorkerDeviceTest, TheCpuKnowsBfloat16AndNoTf32) {
+  Job job = JobOn(Job::AUTO);
+  job.set_precision(BFLOAT16);
+  for (const CpuIsa isa : {AUTO, AVX2}) {
+    job.mutable_cluster()->set_cpu_isa(isa);
+    const auto device = MakeWorkerDevice(job, 0, Gpus(0, nullptr));
+    ASSERT_TRUE(device.ok()) << device.status();
+    EXPECT_EQ(device->name, "CPU");
+  }
+  job.set_precision(TF32);
+  const absl::Status status = MakeWorkerDevice(job, 0, Gpus(0, nullptr)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "precision is TF32, which needs a CUDA device: no GPU: the NVIDIA driver finds none");
+}
+
 TEST(WorkerDeviceTest, AGpuThatCannotBeUsedIsTold) {
   const auto device = MakeWorkerDevice(JobOn(Job::AUTO), 0, WithoutLibrary());
   ASSERT_TRUE(device.ok()) << device.status();

@@ -12,7 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "common/job/resolved_job.h"
 #include "deploy/job/job_machine.h"
 #include "gtest/gtest.h"
 #include "tests/testing/checkpoints.h"
@@ -109,7 +108,7 @@ class JobMachineTestBase : public testing::Test {
       cut.set_state(CutStatus::WRITTEN);
       cut.mutable_shard()->set_base_step(-1);
     }
-    return CheckpointAnswers(NumServers(options_.job.cluster()), reply);
+    return CheckpointAnswers(options_.job.cluster().servers(), reply);
   }
   // A checkpoint of the step is written by all; its commit is under way.
   void WriteCheckpoint(int64_t step) {

@@ -1,0 +1,131 @@
+#include "kernels/cpu/bf16_gemm.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "common/base/process.h"
+#include "kernels/layer_arithmetic.h"
+
+namespace thermocline {
+namespace {
+
+// The shape of the calls of CheckBf16Gemm.
+constexpr int64_t kRows = 4, kColumns = kGemmPanel, kMaxPairs = 3;
+constexpr int kCheckedCalls = 128;
+
+// bf16: zeros, denormal numbers, the least normal ones, numbers whose products are denormal or
+// the least normal, ones with and without a fraction, and the greatest.
+constexpr uint16_t kHardFactors[] = {0x0000, 0x8000, 0x0001, 0x807F, 0x0080, 0x8080, 0x0081,
+                                     0x1FC0, 0x2000, 0xA001, 0x2008, 0x1F80, 0x3F80, 0xBF80,
+                                     0x3F81, 0x3FFF, 0x4B00, 0x3B80, 0x7F7F, 0xFF7F};
+// float32: the same, and what lies just below, at and above the middle of two numbers of bf16.
+constexpr uint32_t kHardSums[] = {
+    0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x00400000, 0x007FFFFF, 0x807FFFFF, 0x00800000,
+    0x80800000, 0x00800001, 0x00807FFF, 0x00808000, 0x00818000, 0x3F800000, 0xBF800000, 0x3F800001,
+    0x3F807FFF, 0x3F808000, 0x3F808001, 0x3F817FFF, 0x3F818000, 0x3F818001, 0xBF818000, 0x4B800000,
+    0x4B7FFFFF, 0x7F7F7FFF, 0x7F7F8000, 0x7F7FFFFF, 0xFF7FFFFF};
+// Infinities and NaNs, of which some are signaling or become infinities when their low half is cut.
+constexpr uint16_t kSpecialFactors[] = {0x7F80, 0xFF80, 0x7FC0, 0x7F81};
+constexpr uint32_t kSpecialSums[] = {0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0xFF80FFFF};
+
+// The operands of a call, and what it computes.
+struct HardCall {
+  int64_t k = 0;
+  std::vector<Bf16Pair> a = std::vector<Bf16Pair>(PackedElements(kRows, kMaxPairs));
+  std::vector<Bf16Pair> b = std::vector<Bf16Pair>(PackedElements(kMaxPairs, kColumns));
+  std::vector<float> start = std::vector<float>(kRows * kColumns);
+
+  // c, then both kinds of pairs of `start`, as floats.
+  std::vector<float> Compute(Bf16GemmFunction gemm) const {
+    std::vector<float> c(kRows * kColumns);
+    Bf16GemmCall product;
+    product.m = kRows;
+    product.n = kColumns;
+    product.k = k;
+    product.a = PackedView(a.data(), kRows);
+    product.b = PackedView(b.data(), k);
+    product.start = RowMajorView(start.data(), kColumns);
+    product.c = RowMajorView(c.data(), kColumns);
+    gemm(product);
+    std::vector<Bf16Pair> row_pairs(PackedElements(NumPairs(kRows), kColumns));
+    std::vector<Bf16Pair> column_pairs(PackedElements(kRows, NumPairs(kColumns)));
+    Bf16GemmCall rounding = RoundingCall(product.start, kRows, kColumns);
+    rounding.row_pairs = PackedView(row_pairs.data(), NumPairs(kRows));
+    rounding.column_pairs = PackedView(column_pairs.data(), kRows);
+    gemm(rounding);
+    for (const std::vector<Bf16Pair>& pairs : {row_pairs, column_pairs}) {
+      for (const Bf16Pair pair : pairs) {
+        c.push_back(FloatOfBits(pair & 0xFFFF0000));
+        c.push_back(FloatOfBits(pair << 16));
+      }
+    }
+    return c;
+  }
+};
+
+class HardCalls {
+ public:
+  HardCall Next() {
+    HardCall call;
+    call.k = 1 + calls_ % kMaxPairs;
+    const bool has_special = calls_++ % 8 == 0;
+    for (Bf16Pair& pair : call.a) pair = Factor(has_special) << 16 | Factor(has_special);
+    for (Bf16Pair& pair : call.b) pair = Factor(has_special) << 16 | Factor(has_special);
+    for (float& sum : call.start) sum = FloatOfBits(Sum(has_special));
+    return call;
+  }
+
+ private:
+  template <typename T, size_t kSize>
+  T Any(const T (&of)[kSize]) {
+    return of[random_() % kSize];
+  }
+  uint32_t Factor(bool may_be_special) {
+    if (may_be_special && random_() % 8 == 0) return Any(kSpecialFactors);
+    if (random_() % 2 == 0) return Any(kHardFactors);
+    // Products are around the least normal number, 2^-126: exponents are -63, more or less.
+    return (random_() % 2) << 15 | (56 + random_() % 16) << 7 | random_() % 128;
+  }
+  uint32_t Sum(bool may_be_special) {
+    if (may_be_special && random_() % 8 == 0) return Any(kSpecialSums);
+    if (random_() % 2 == 0) return Any(kHardSums);
+    return (random_() % 2) << 31 | (random_() % 8) << 23 | random_() % (1 << 23);
+  }
+
+  int calls_ = 0;
+  std::minstd_rand random_{1};
+};
+
+}  // namespace
+
+bool HasAvx512Bf16() { return CpuHasAvx512Bf16(); }
+
+Bf16GemmCall RoundingCall(PanelView<const float> x, int64_t m, int64_t n) {
+  Bf16GemmCall call;
+  call.m = m;
+  call.n = n;
+  call.start = x;
+  return call;
+}
+
+absl::Status CheckBf16Gemm(Bf16GemmFunction gemm) {
+  HardCalls calls;
+  for (int i = 0; i < kCheckedCalls; ++i) {
+    const HardCall call = calls.Next();
+    const std::vector<float> expected = call.Compute(Bf16GemmAvx2), got = call.Compute(gemm);
+    for (size_t j = 0; j < expected.size(); ++j) {
+      if (std::isnan(expected[j]) && std::isnan(got[j])) continue;
+      if (std::memcmp(&expected[j], &got[j], sizeof(float)) == 0) continue;
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "the bf16 instructions of this CPU compute %a where two fused multiply-adds compute %a "
+          "(number %d of call %d)",
+          got[j], expected[j], j, i));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace thermocline
