@@ -3,27 +3,19 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/process.h"
 #include "common/base/process_limits.h"
-#include "common/base/scheduler.h"
-#include "common/base/task_queue.h"
-#include "common/base/thread_pool.h"
 #include "common/base/threads.h"
-#include "common/disk/disk.h"
 #include "common/net/grpc_server.h"
 #include "common/net/rpc.h"
-#include "server/core/server_core.h"
-#include "server/rpc/parameter_server_service.h"
-#include "server/storage/journal_opener.h"
-#include "server/storage/rocksdb_row_store.h"
+#include "server/core/server_config.h"
+#include "server/rpc/hosted_server.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port to listen on; port 0 takes a free one");
 ABSL_FLAG(std::string, port_file, "", "Write host:port to this file once serving");
@@ -67,9 +59,6 @@ ABSL_FLAG(bool, insecure, false, "Allow plain text beyond loopback: anybody may 
 namespace thermocline {
 namespace {
 
-// How long calls in flight may take to end after SIGTERM.
-constexpr int kShutdownGraceMs = 2000;
-
 // Returns an error that names the first flag with a wrong value, or OK.
 absl::Status CheckFlags() {
   const auto check = [](const char* flag, int64_t value, int64_t low, int64_t high) {
@@ -91,17 +80,6 @@ absl::Status CheckFlags() {
   return status;
 }
 
-int LoadThreads() {
-  const int wanted = absl::GetFlag(FLAGS_load_threads);
-  return wanted > 0 ? wanted : std::min(HardwareThreads(), kMaxThreads);
-}
-
-// They come on top of the thread that reads rows. A few keep a disk busy.
-int CheckpointThreads() {
-  const int wanted = absl::GetFlag(FLAGS_checkpoint_threads);
-  return wanted > 0 ? wanted : std::clamp(HardwareThreads() / 4, 1, 4);
-}
-
 // Blocks the signals that end this process, for all threads to come; main waits for them. An agent
 // starts servers with SIGTERM ignored, since on its host that signal is for the agent.
 sigset_t BlockEndSignals() {
@@ -115,29 +93,24 @@ sigset_t BlockEndSignals() {
   return signals;
 }
 
-// Ends the process when the log can't be written, since pushes acknowledged from then on would be
-// lost.
-LogJournalOptions JournalOptions() {
-  LogJournalOptions options;
-  options.directory = absl::GetFlag(FLAGS_data_dir);
-  options.on_broken = [](const absl::Status& status) {
-    LogLine(absl::StrCat("push log: ", status.message(), "; ending"));
-    std::_Exit(kExitFailed);
-  };
-  options.log_line = [](absl::string_view line) { LogLine(line); };
+HostedServerOptions ServerOptions() {
+  HostedServerOptions options;
+  options.limits.apply_threads = absl::GetFlag(FLAGS_apply_threads);
+  options.limits.load_threads = absl::GetFlag(FLAGS_load_threads);
+  options.limits.max_pending_push_bytes =
+      static_cast<uint64_t>(absl::GetFlag(FLAGS_max_pending_bytes));
+  options.limits.max_held_pulls = static_cast<uint32_t>(absl::GetFlag(FLAGS_max_held_pulls));
+  options.service.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes);
+  options.service.job_id = absl::GetFlag(FLAGS_job_id);
+  options.service.checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root);
+  options.service.init_root = absl::GetFlag(FLAGS_init_root);
+  options.service.trace_root = absl::GetFlag(FLAGS_trace_root);
+  options.service.handler_threads = absl::GetFlag(FLAGS_handler_threads);
+  options.data_dir = absl::GetFlag(FLAGS_data_dir);
+  options.incarnation = absl::GetFlag(FLAGS_incarnation);
+  options.checkpoint_threads = absl::GetFlag(FLAGS_checkpoint_threads);
+  options.exit_code_if_broken = kExitFailed;
   return options;
-}
-
-// Says where rows beyond the tables' memory budgets go. If that store fails, the process ends:
-// pushes that were accepted and can't be applied are in the push log, if there is one.
-SpillIo SpillTo(RowStoreOpener* stores) {
-  SpillIo spill;
-  if (!absl::GetFlag(FLAGS_data_dir).empty()) spill.stores = stores;
-  spill.on_broken = [](const absl::Status& status) {
-    LogLine(absl::StrCat(status.message(), "; ending"));
-    std::_Exit(kExitFailed);
-  };
-  return spill;
 }
 
 int Run() {
@@ -155,58 +128,22 @@ int Run() {
   signal(SIGXFSZ, SIG_IGN);
   const sigset_t end_signals = BlockEndSignals();
 
-  ServerLimits limits;
-  limits.apply_threads = absl::GetFlag(FLAGS_apply_threads);
-  limits.load_threads = LoadThreads();
-  limits.max_pending_push_bytes = static_cast<uint64_t>(absl::GetFlag(FLAGS_max_pending_bytes));
-  limits.max_held_pulls = static_cast<uint32_t>(absl::GetFlag(FLAGS_max_held_pulls));
-  ServiceOptions service_options;
-  // Pushes that are still being received may take as much memory as those that wait to be applied.
-  // The service takes twice as many pulls as the core holds, so that pulls which the core answers
-  // at once find a place beside the held pulls.
-  service_options.max_push_bytes =
-      std::min(service_options.max_push_bytes, limits.max_pending_push_bytes);
-  service_options.max_pulls =
-      std::max<uint64_t>(service_options.max_pulls, 2 * uint64_t{limits.max_held_pulls});
-  service_options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes);
-  service_options.job_id = absl::GetFlag(FLAGS_job_id);
-  service_options.checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root);
-  service_options.init_root = absl::GetFlag(FLAGS_init_root);
-  service_options.trace_root = absl::GetFlag(FLAGS_trace_root);
-  service_options.handler_threads = absl::GetFlag(FLAGS_handler_threads);
-  GrpcServer::Options server_options;
-  server_options.address = absl::GetFlag(FLAGS_listen);
-  server_options.tls = {absl::GetFlag(FLAGS_tls_certificate), absl::GetFlag(FLAGS_tls_private_key),
-                        absl::GetFlag(FLAGS_tls_ca)};
-  server_options.job_id = service_options.job_id;
-  server_options.insecure = absl::GetFlag(FLAGS_insecure);
-  server_options.max_message_bytes = service_options.max_message_bytes;
-  server_options.service = ParameterServer::service_full_name();
-  server_options.memory_bytes = service_options.max_bytes_in_flight();
-
-  PosixDisk disk;
-  TaskQueue syncs(1);  // Its thread waits for the disk of the push log.
-  LogJournalOpener journals(&disk, &syncs, JournalOptions());
-  RocksDbRowStoreOpener stores(absl::StrCat(absl::GetFlag(FLAGS_data_dir), "/spill"));
-  ThreadScheduler scheduler;
-  CheckpointIo checkpoints = {&disk, nullptr, absl::GetFlag(FLAGS_incarnation)};
-  checkpoints.num_files = static_cast<size_t>(CheckpointThreads());
-  TaskQueue checkpoint_tasks(static_cast<int>(CheckpointIo::MaxTasks(checkpoints.num_files)));
-  checkpoints.tasks = &checkpoint_tasks;
-  ServerCore core(limits, &scheduler, absl::GetFlag(FLAGS_data_dir).empty() ? nullptr : &journals,
-                  checkpoints, SpillTo(&stores));
-  ParameterServerService service(service_options, &core);
-  const auto server = GrpcServer::Start(server_options, {&service});
-  if (!server.ok()) {
-    LogLine(server.status().message());
-    return absl::IsUnavailable(server.status()) ? kExitFailed : kExitUsage;
+  HostedServer server(ServerOptions());
+  GrpcServer::Options calls;
+  calls.address = absl::GetFlag(FLAGS_listen);
+  calls.tls = {absl::GetFlag(FLAGS_tls_certificate), absl::GetFlag(FLAGS_tls_private_key),
+               absl::GetFlag(FLAGS_tls_ca)};
+  calls.insecure = absl::GetFlag(FLAGS_insecure);
+  if (const absl::Status served = server.Serve(calls); !served.ok()) {
+    LogLine(served.message());
+    return absl::IsUnavailable(served) ? kExitFailed : kExitUsage;
   }
-  if (!server_options.tls.empty()) {
-    LogLine(absl::StrCat("TLS certificate ", DescribeCertificate(server_options.tls.certificate)));
+  if (!calls.tls.empty()) {
+    LogLine(absl::StrCat("TLS certificate ", DescribeCertificate(calls.tls.certificate)));
   }
-  LogLine(absl::StrCat("serving on ", (*server)->address(), ", process ", getpid()));
+  LogLine(absl::StrCat("serving on ", server.address(), ", process ", getpid()));
   if (const std::string path = absl::GetFlag(FLAGS_port_file); !path.empty()) {
-    const absl::Status written = WritePortFile(path, (*server)->address());
+    const absl::Status written = WritePortFile(path, server.address());
     if (!written.ok()) {
       LogLine(written.message());
       return kExitFailed;
@@ -216,8 +153,7 @@ int Run() {
   int signal = 0;
   sigwait(&end_signals, &signal);
   LogLine(absl::StrCat("signal ", signal, ": ending"));
-  core.Shutdown();  // It answers the held pulls, which would keep the server from ending.
-  (*server)->Shutdown(kShutdownGraceMs);
+  server.Shutdown();
   return 0;
 }
 

@@ -6,11 +6,11 @@ cd "$(dirname "$0")/.."
 . tests/sources.sh
 errors=0
 
-# FOLDER PATTERN: no file below FOLDER may include files that match PATTERN, except those that tests
-# share, which Bazel allows only tests to use (testonly).
+# FOLDER PATTERN [EXCEPT]: no file below FOLDER, but for the folder EXCEPT, may include files that match PATTERN,
+# except those that tests share, which Bazel allows only tests to use (testonly).
 forbid() {
   local found
-  found=$(sources | grep "^$1/" | xargs -r grep -nE "^#include [<\"]($2)" |
+  found=$(sources | grep "^$1/" | grep -v "^${3:-none}/" | xargs -r grep -nE "^#include [<\"]($2)" |
     grep -v '"tests/testing/' || true)
   [[ -z $found ]] && return
   echo "$found"
@@ -20,7 +20,9 @@ forbid() {
 forbid common 'kernels/|server/|worker/|deploy/|tests/'
 forbid kernels 'proto/|grpc|google/protobuf|rocksdb/|server/|worker/|deploy/|tests/'
 forbid server 'kernels/|worker/|deploy/|tests/'
-forbid worker 'server/|deploy/|tests/|rocksdb/'
+# A worker has a server in its process where the job has no other: worker/embedded, for the program alone.
+forbid worker 'server/|deploy/|tests/|rocksdb/' worker/embedded
+forbid worker/embedded 'server/(checkpoint|storage|tables)/|deploy/|tests/|rocksdb/'
 forbid deploy 'kernels/|server/|worker/|tests/'
 
 # The job machine decides; runners carry out. (Its tests have a simulated disk.)

@@ -214,7 +214,7 @@ one_thread=(
   -//kernels/cuda/... -//server/checkpoint/... -//tests/fuzz/... -//worker/{model,plan}/...
   -//worker/data:criteo_sample_test -//worker/fae:criteo_calibration_test
 )
-one_thread_tests='*/CheckpointRecoveryTest.*:RowSourceTest.*:CacheRowsTest.RandomUse*:RowsFileTest.EveryFlipped*'
+one_thread_tests='*/CheckpointRecoveryTest.*:RowSourceTest.*:CacheRowsTest.RandomUse*:*RowsFormatsTest.EveryFlipped*'
 one_thread_tests+=':VerifyCheckpointTest.EveryFlipped*:TextIndexTest.EveryPlace*:*/ModelTest.RandomBatches*'
 one_thread_tests+=':EmbeddingTableTest.TakesTheMemoryThatIsPlanned:TableSpillTest.RowsThatStepsUseAgainStayInMemory'
 one_thread_tests+=':GemmTest.EveryElementIsOneChain:CacheDirectoryTest.DoesAsHashMapsDo'

@@ -1,5 +1,10 @@
 // thermocline-worker is one trainer. A launcher starts it with a resolved job file and the
-// addresses of the servers. It trains its share of every batch, and rank 0 evaluates.
+// addresses of the servers. It trains its share of every batch, and rank 0 evaluates. In a job
+// without servers it has one of its own, and goes on serving when it is done.
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -24,6 +29,7 @@
 #include "common/net/grpc_server.h"
 #include "common/net/rpc.h"
 #include "common/trace/process_trace.h"
+#include "worker/embedded/embedded_server.h"
 #include "worker/exchange/exchange.h"
 #include "worker/exchange/grpc_exchange.h"
 #include "worker/exchange/local_socket.h"
@@ -50,6 +56,13 @@ ABSL_FLAG(
 ABSL_FLAG(bool, eval_only, false,
           "Train nothing; rank 0 scores the held-out rows with the model before --start_step");
 ABSL_FLAG(std::vector<std::string>, servers, {}, "host:port of each server, by index");
+ABSL_FLAG(std::string, embedded_port_file, "",
+          "Of a job without servers (cluster.servers: 0): write host:port of the server in this "
+          "process to this file once it serves");
+ABSL_FLAG(std::string, embedded_data_dir, "",
+          "Folder for its rows beyond memory; without it no job with a memory budget");
+ABSL_FLAG(std::string, embedded_checkpoint_root, "",
+          "Folder that the job's checkpoints must lie in; without it no job with checkpoints");
 ABSL_FLAG(std::string, listen, "127.0.0.1:0",
           "host:port for the worker's own calls; port 0 takes a free one");
 ABSL_FLAG(std::string, port_file, "", "Write host:port to this file once serving");
@@ -102,18 +115,27 @@ absl::StatusOr<std::unique_ptr<Exchange>> JoinExchange(const Job& job,
   return std::make_unique<Exchange>(options, std::move(hooks), std::move(transport), scheduler);
 }
 
+// The way to the servers; `embedded`: to the one of this process, where there is one.
+absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const Job& job,
+                                                         const std::vector<std::string>& addresses,
+                                                         EmbeddedServer* embedded) {
+  if (embedded != nullptr) return embedded->MakeTransport();
+  GrpcTransport::Options options;
+  options.addresses = addresses;
+  options.tls = TlsOf(job);
+  options.channels_per_server = static_cast<int>(job.cluster().channels_per_server());
+  options.max_message_bytes = static_cast<int>(job.cluster().max_message_bytes());
+  return GrpcTransport::Create(options);
+}
+
 absl::Status Work(const Job& job, WorkerOptions options, const std::vector<std::string>& addresses,
-                  GrpcExchangeServer* exchange_server, WorkerProgress* progress) {
+                  EmbeddedServer* embedded, GrpcExchangeServer* exchange_server,
+                  WorkerProgress* progress) {
   RETURN_IF_ERROR(AwaitServers(job, {options.job_id, options.generation, addresses, TlsOf(job),
                                      absl::Seconds(job.cluster().startup_timeout_s())}));
   ThreadScheduler scheduler;
-  GrpcTransport::Options transport_options;
-  transport_options.addresses = addresses;
-  transport_options.tls = TlsOf(job);
-  transport_options.channels_per_server = static_cast<int>(job.cluster().channels_per_server());
-  transport_options.max_message_bytes = static_cast<int>(job.cluster().max_message_bytes());
-  ASSIGN_OR_RETURN(std::unique_ptr<GrpcTransport> transport,
-                   GrpcTransport::Create(transport_options));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport,
+                   MakeTransport(job, addresses, embedded));
   options.make_exchange = [&](const ExchangeOptions& exchange, ExchangeHooks hooks) {
     return JoinExchange(job, exchange, std::move(hooks), exchange_server, &scheduler);
   };
@@ -164,6 +186,33 @@ absl::Status SetStart(WorkerOptions* options) {
   return absl::OkStatus();
 }
 
+// Begins the server of this process, if the job has none of its own.
+absl::StatusOr<std::unique_ptr<EmbeddedServer>> StartEmbeddedServer(const Job& job,
+                                                                    const std::string& job_id) {
+  if (!HasEmbeddedServer(job.cluster())) return nullptr;
+  // As thermocline-server: a file that reaches the limit of size is treated like a full disk.
+  signal(SIGXFSZ, SIG_IGN);
+  ASSIGN_OR_RETURN(std::unique_ptr<EmbeddedServer> embedded,
+                   EmbeddedServer::Start(job, {job_id, absl::GetFlag(FLAGS_embedded_data_dir),
+                                               absl::GetFlag(FLAGS_embedded_checkpoint_root)}));
+  LogLine(
+      absl::StrCat("the embedded server serves on ", embedded->address(), ", process ", getpid()));
+  if (const std::string path = absl::GetFlag(FLAGS_embedded_port_file); !path.empty()) {
+    RETURN_IF_ERROR(WritePortFile(path, embedded->address()));
+  }
+  return embedded;
+}
+
+// Until a signal ends the process: what was trained is with the embedded server, and the launcher
+// still asks it for checkpoints, stats and digest. The end of the progress tells the launcher that
+// the worker is done.
+void ServeOn() {
+  const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  const int progress = absl::GetFlag(FLAGS_progress_fd);
+  if (progress >= 0 && dup2(nowhere, progress) < 0) close(progress);
+  while (true) pause();
+}
+
 int Run() {
   if (const absl::Status threads = CheckThreads(); !threads.ok()) {
     LogLine(absl::StrCat("failed: ", threads.ToString()));
@@ -196,7 +245,7 @@ int Run() {
   options.named_checkpoints = &named_checkpoints;
   EvaluationDecisions decisions;
   options.decisions = &decisions;
-  const std::vector<std::string> addresses = absl::GetFlag(FLAGS_servers);
+  std::vector<std::string> addresses = absl::GetFlag(FLAGS_servers);
   if (addresses.size() != job->cluster().servers() ||
       options.rank.value() >= job->cluster().workers()) {
     LogLine(absl::StrCat("rank ", options.rank.value(), " and ", addresses.size(),
@@ -232,6 +281,12 @@ int Run() {
   if (!server_options.tls.empty()) {
     LogLine(absl::StrCat("TLS certificate ", DescribeCertificate(server_options.tls.certificate)));
   }
+  const auto embedded = StartEmbeddedServer(*job, options.job_id);
+  if (!embedded.ok()) {
+    LogLine(embedded.status().message());
+    return absl::IsUnavailable(embedded.status()) ? kExitTrouble : kExitUsage;
+  }
+  if (*embedded != nullptr) addresses = {(*embedded)->address()};
   // The socket comes before other workers know the address, from which they derive its path.
   const std::unique_ptr<LocalSocket> socket =
       ListenLocally(*job, (*server)->address(), &exchange_server);
@@ -244,8 +299,11 @@ int Run() {
   std::optional<ProcessTrace> trace;
   BeginTrace(*job, options, &trace);
   NameTraceThread("train");
-  if (status.ok()) status = Work(*job, options, addresses, &exchange_server, &progress);
+  if (status.ok()) {
+    status = Work(*job, options, addresses, embedded->get(), &exchange_server, &progress);
+  }
   trace.reset();
+  if (status.ok() && *embedded != nullptr) ServeOn();
   // The socket goes first, since another process that gets the address has a socket of the same
   // name.
   if (socket != nullptr) socket->Shutdown(/*grace_ms=*/100);

@@ -21,7 +21,9 @@ constexpr char kOldPrefix[] = "epoch-", kOldMiddle[] = "-step-";
 constexpr int kStepDigits = 9;  // At least: names sort by step.
 
 bool IsRowsFileName(absl::string_view name) {
-  return name.size() <= 255 && absl::EndsWith(name, ".sst") && name[0] != '.' &&
+  const bool has_suffix =
+      absl::EndsWith(name, kRowsFileSuffix) || absl::EndsWith(name, kSstFileSuffix);
+  return name.size() <= 255 && has_suffix && name[0] != '.' &&
          std::all_of(name.begin(), name.end(), [](unsigned char c) {
            return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
          });
@@ -196,7 +198,7 @@ std::string RowsFilePath(const CheckpointId& id, const RowsFileWriterId& writer,
                                   "-server-", writer.server.value());
   if (number > 0) absl::StrAppend(&path, "-", number);
   if (writer.incarnation > 0) absl::StrAppend(&path, ".", writer.incarnation);
-  return path + ".sst";
+  return absl::StrCat(path, kRowsFileSuffix);
 }
 
 absl::Status CheckManifest(const CheckpointManifest& manifest) {

@@ -1,11 +1,12 @@
 // The names and the small files of a checkpoint directory (docs/formats.md):
 //
 //   DIRECTORY/HISTORY/000000001                            what was decided (history.h)
-//   DIRECTORY/step-000000999/generation-1-server-0.1.sst   rows of one server
+//   DIRECTORY/step-000000999/generation-1-server-0.1.rows  rows of one server
 //   DIRECTORY/step-000000999/MANIFEST-1                    of generation 1; written last
 //
-// Earlier programs wrote MANIFEST for MANIFEST-1, DIRECTORY/epoch-1-step-999/server-0.1.sst, and
-// JOB_STATE in place of HISTORY; those stay readable.
+// Earlier programs wrote SST files, named .sst, for rows; MANIFEST for MANIFEST-1;
+// DIRECTORY/epoch-1-step-999/server-0.1.sst; and JOB_STATE in place of HISTORY. Those stay
+// readable.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_MANIFEST_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_CHECKPOINT_MANIFEST_H_
 
@@ -29,6 +30,8 @@ inline constexpr FrameFormat kManifestFormat = {"TclnMnft", kCheckpointFormatVer
 inline constexpr FrameFormat kJobStateFormat = {"TclnJobS", kCheckpointFormatVersion};
 inline constexpr char kManifestName[] = "MANIFEST";
 inline constexpr char kJobStateName[] = "JOB_STATE";
+// How the path of a rows file ends; those of earlier programs are SST files.
+inline constexpr absl::string_view kRowsFileSuffix = ".rows", kSstFileSuffix = ".sst";
 
 // Identifies a checkpoint: two generations may each make one of the same step.
 struct CheckpointId {
@@ -64,8 +67,8 @@ struct RowsFileWriterId {
   // Counts the processes of this server in a generation, from 1. 0: only one is ever started.
   uint64_t incarnation = 0;
 };
-// The path of a rows file: "step-000000999/generation-1-server-0.2.sst" for incarnation 2, without
-// ".2" for 0. From the second of several files on it is "generation-1-server-0-<number>.2.sst". So
+// The path of a rows file: "step-000000999/generation-1-server-0.2.rows" for incarnation 2, without
+// ".2" for 0. From the second of several files on it is "generation-1-server-0-<number>.2.rows". So
 // no process writes or removes a file of another generation either.
 std::string RowsFilePath(const CheckpointId& id, const RowsFileWriterId& writer,
                          uint32_t number = 0);

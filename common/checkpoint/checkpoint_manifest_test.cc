@@ -28,7 +28,7 @@ CheckpointManifest SmallManifest() {
   CheckpointShard* shard = manifest.add_shards();
   shard->set_base_step(49);
   for (const char* path : {"step-000000049/generation-2-server-0.1.sst",
-                           "step-000000099/generation-2-server-0.1.sst"}) {
+                           "step-000000099/generation-2-server-0.1.rows"}) {
     CheckpointFile* file = shard->add_files();
     file->set_path(path);
     file->set_bytes(4096);
@@ -83,12 +83,13 @@ TEST(CheckpointNameTest, NamesAndBack) {
 TEST(CheckpointNameTest, FilesOfTwoGenerationsInOneFolderHaveTheirOwnNames) {
   const CheckpointId id{3, Step(1000)};
   const RowsFileWriterId writer{ServerIndex(2), 4};
-  EXPECT_EQ(RowsFilePath(id, {ServerIndex(2)}), "step-000001000/generation-3-server-2.sst");
-  EXPECT_EQ(RowsFilePath(id, {ServerIndex(2)}, 1), "step-000001000/generation-3-server-2-1.sst");
-  EXPECT_EQ(RowsFilePath(id, writer), "step-000001000/generation-3-server-2.4.sst");
-  EXPECT_EQ(RowsFilePath(id, writer, 11), "step-000001000/generation-3-server-2-11.4.sst");
+  EXPECT_EQ(RowsFilePath(id, {ServerIndex(2)}), "step-000001000/generation-3-server-2.rows");
+  EXPECT_EQ(RowsFilePath(id, {ServerIndex(2)}, 1), "step-000001000/generation-3-server-2-1.rows");
+  EXPECT_EQ(RowsFilePath(id, writer), "step-000001000/generation-3-server-2.4.rows");
+  EXPECT_EQ(RowsFilePath(id, writer, 11), "step-000001000/generation-3-server-2-11.4.rows");
   EXPECT_NE(RowsFilePath({30, Step(1000)}, writer), RowsFilePath(id, writer));
   const CheckpointFolder folder = *ParseCheckpointName("step-000001000");
+  EXPECT_EQ(GenerationOfFile(folder, "generation-3-server-2.4.rows"), 3u);
   EXPECT_EQ(GenerationOfFile(folder, "generation-3-server-2.4.sst"), 3u);
   for (const char* other : {"server-2.4.sst", "MANIFEST", "MANIFEST.tmp", "generation-", "",
                             "generation-3", "generation-03-server-2.sst", "generation--3-s.sst",
@@ -104,13 +105,13 @@ TEST(ManifestTest, GoldenBytes) {
   EXPECT_EQ(absl::BytesToHexString(EncodeManifest(SmallManifest())),
             "54636c6e4d6e6674"
             "01000000"
-            "8e000000"
-            "e05c0c95"
-            "080112016a180220c60130014a0c080412024331180222020a00527210621a360a2a"
+            "8f000000"
+            "1ec1d1cb"
+            "080112016a180220c60130014a0c080412024331180222020a00527310621a360a2a"
             "737465702d3030303030303034392f67656e65726174696f6e2d322d736572766572"
-            "2d302e312e7373741080201d7856341220071a360a2a737465702d30303030303030"
-            "39392f67656e65726174696f6e2d322d7365727665722d302e312e7373741080201d"
-            "785634122007");
+            "2d302e312e7373741080201d7856341220071a370a2b737465702d30303030303030"
+            "39392f67656e65726174696f6e2d322d7365727665722d302e312e726f7773108020"
+            "1d785634122007");
 }
 
 // The same of an earlier program, whose folders and files had other names.
@@ -204,7 +205,7 @@ TEST(ManifestTest, WhatContradictsItselfIsNamed) {
       {[](auto* m) { m->mutable_shards(0)->set_base_step(-2); }, kDataLoss, "step -2"},
       {[](auto* m) { *m->add_tables() = m->tables(0); }, kDataLoss, "table id 4 stands twice"},
       {[](auto* m) { m->mutable_tables(0)->set_dim(0); }, kDataLoss, "table 'C1'"},
-      {path("step-000000099/generation-2-server-0.1.sst"), kDataLoss, "stands twice"},
+      {path("step-000000099/generation-2-server-0.1.rows"), kDataLoss, "stands twice"},
       {path("step-000000049/generation-3-server-0.1.sst"), kDataLoss, "of a later generation"},
       {path("epoch-3-step-49/server-0.sst"), kDataLoss, "of a later generation"},
       {path("step-000000049/server-0.1.sst"), kDataLoss, "no rows file's path"},
@@ -213,6 +214,8 @@ TEST(ManifestTest, WhatContradictsItselfIsNamed) {
       {path("/etc/x.sst"), kDataLoss, "'/etc/x.sst' is no rows file's path"},
       {path("epoch-2-step-49/../x.sst"), kDataLoss, "no rows file's path"},
       {path("epoch-2-step-49/.sst"), kDataLoss, "no rows file's path"},
+      {path("epoch-2-step-49/.rows"), kDataLoss, "no rows file's path"},
+      {path("epoch-2-step-49/x.sst.tmp"), kDataLoss, "no rows file's path"},
       {path("epoch-2-step-49/MANIFEST"), kDataLoss, "no rows file's path"},
       {path("../epoch-2-step-49/x.sst"), kDataLoss, "no rows file's path"},
       {path(""), kDataLoss, "no rows file's path"},

@@ -40,7 +40,7 @@ class SharedDisk : public SimulatedDisk {  // Says what was looked at, too.
     return SimulatedDisk::List(directory);
   }
   absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) override {
-    if (absl::EndsWith(path, ".sst")) {
+    if (absl::EndsWith(path, kRowsFileSuffix)) {
       absl::MutexLock lock(&mutex_);
       opened.push_back(path.substr(sizeof(kDirectory)));
     }
@@ -101,8 +101,9 @@ class CheckpointStoreTest : public testing::Test {
     EXPECT_TRUE(disk_.CreateDirectory(Path(folder)).ok());
     for (CheckpointShard& shard : *manifest.mutable_shards()) {
       for (CheckpointFile& file : *shard.mutable_files()) {
+        const std::string name = file.path().substr(file.path().find("server-"));
         const std::string path =
-            absl::StrCat(folder, "/", file.path().substr(file.path().find("server-")));
+            absl::StrCat(folder, "/", name.substr(0, name.find('.')), kSstFileSuffix);
         EXPECT_TRUE(disk_.Rename(Path(file.path()), Path(path)).ok());
         file.set_path(path);
       }
@@ -162,8 +163,8 @@ TEST_F(CheckpointStoreTest, CommitRefusesWhatIsNotThere) {
   manifest.mutable_shards(1)->mutable_files(0)->set_bytes(5);
   const absl::Status size = store_.Commit(manifest);
   EXPECT_EQ(size.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(size.message()), HasSubstr("step-000000009/generation-1-server-1.sst"));
-  ASSERT_TRUE(disk_.Remove(Path("step-000000009/generation-1-server-1.sst")).ok());
+  EXPECT_THAT(std::string(size.message()), HasSubstr("step-000000009/generation-1-server-1.rows"));
+  ASSERT_TRUE(disk_.Remove(Path("step-000000009/generation-1-server-1.rows")).ok());
   EXPECT_EQ(store_.Commit(manifest).code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(Names(), IsEmpty());
 }
@@ -173,8 +174,8 @@ TEST_F(CheckpointStoreTest, CommitsAndRemovalsOpenOnlyNewFiles) {
   const CheckpointManifest second = Write(1, 2, &full);
   disk_.opened.clear();
   ASSERT_TRUE(store_.Commit(second).ok());
-  EXPECT_THAT(disk_.opened, ElementsAre("step-000000002/generation-1-server-0.sst",
-                                        "step-000000002/generation-1-server-1.sst"));
+  EXPECT_THAT(disk_.opened, ElementsAre("step-000000002/generation-1-server-0.rows",
+                                        "step-000000002/generation-1-server-1.rows"));
   Save(1, 3, &second);
   disk_.opened.clear();
   disk_.listed.clear();
@@ -185,7 +186,7 @@ TEST_F(CheckpointStoreTest, CommitsAndRemovalsOpenOnlyNewFiles) {
   EXPECT_THAT(Names(), ElementsAre("step-000000002", "step-000000003"));
   EXPECT_THAT(disk_.opened, Not(IsEmpty())) << "who lists them looks at all";
   // One that its folder doesn't show any more is looked for: what is not whole replaces nothing.
-  ASSERT_TRUE(disk_.Remove(Path("step-000000003/generation-1-server-0.sst")).ok());
+  ASSERT_TRUE(disk_.Remove(Path("step-000000003/generation-1-server-0.rows")).ok());
   ASSERT_TRUE(store_.RemoveUnneeded(1, {}).ok());
   EXPECT_THAT(Names(), ElementsAre("step-000000002", "step-000000003 damaged"));
 }
@@ -196,13 +197,13 @@ TEST_F(CheckpointStoreTest, SeveralThreadsLookAtFiles) {
   disk_.opened.clear();
   ASSERT_TRUE(store.Commit(manifest).ok());
   EXPECT_THAT(disk_.opened,
-              testing::UnorderedElementsAre("step-000000009/generation-1-server-0.sst",
-                                            "step-000000009/generation-1-server-1.sst"));
+              testing::UnorderedElementsAre("step-000000009/generation-1-server-0.rows",
+                                            "step-000000009/generation-1-server-1.rows"));
   manifest = Write(1, 10);
   for (int i : {0, 1}) manifest.mutable_shards(i)->mutable_files(0)->set_bytes(5);
   const absl::Status size = store.Commit(manifest);
   EXPECT_EQ(size.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(size.message()), HasSubstr("step-000000010/generation-1-server-0.sst"));
+  EXPECT_THAT(std::string(size.message()), HasSubstr("step-000000010/generation-1-server-0.rows"));
 }
 
 // As each server asks for each file that it is about to write.
@@ -224,17 +225,18 @@ TEST_F(CheckpointStoreTest, DamageIsListedWithItsReason) {
   Save(1, 2);
   Save(1, 3);
   Damage("step-000000001/MANIFEST");
-  ASSERT_TRUE(disk_.Truncate(Path("step-000000003/generation-1-server-0.sst"), 100).ok());
+  ASSERT_TRUE(disk_.Truncate(Path("step-000000003/generation-1-server-0.rows"), 100).ok());
   EXPECT_THAT(Names(),
               ElementsAre("step-000000001 damaged", "step-000000002", "step-000000003 damaged"));
   const auto list = store_.List();
   EXPECT_EQ((*list)[0].status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string((*list)[0].status.message()), HasSubstr("step-000000001/MANIFEST"));
   EXPECT_THAT(std::string((*list)[2].status.message()),
-              HasSubstr("step-000000003/generation-1-server-0.sst"));
+              HasSubstr("step-000000003/generation-1-server-0.rows"));
   const absl::Status newest = store_.Newest().status();
   EXPECT_EQ(newest.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(newest.message()), HasSubstr("step-000000003/generation-1-server-0.sst"));
+  EXPECT_THAT(std::string(newest.message()),
+              HasSubstr("step-000000003/generation-1-server-0.rows"));
   // A manifest that was copied elsewhere.
   ASSERT_TRUE(disk_.CreateDirectory(Path("step-000000007")).ok());
   ASSERT_TRUE((*disk_.Create(Path("step-000000007/MANIFEST")))
@@ -251,13 +253,13 @@ TEST_F(CheckpointStoreTest, RemovesWhatNoKeptCheckpointNames) {
   EXPECT_EQ(store_.RemoveUnneeded(2, {})->files, 2u);  // Two manifests; step 3 needs the files.
   EXPECT_THAT(Names(), ElementsAre("step-000000003", "step-000000004"));
   EXPECT_THAT(Files("step-000000001"),
-              ElementsAre("generation-1-server-0.sst", "generation-1-server-1.sst"));
+              ElementsAre("generation-1-server-0.rows", "generation-1-server-1.rows"));
   EXPECT_EQ(store_.RemoveUnneeded(2, {})->files, 0u);
   EXPECT_EQ(store_.RemoveUnneeded(1, {})->files, 7u);
   EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("step-000000004"));
   EXPECT_EQ(store_.RemoveUnneeded(1, {})->files, 0u);
   EXPECT_THAT(Files("step-000000004"),
-              ElementsAre("MANIFEST", "generation-1-server-0.sst", "generation-1-server-1.sst"));
+              ElementsAre("MANIFEST", "generation-1-server-0.rows", "generation-1-server-1.rows"));
 }
 
 // The second generation began with step 9 of the first.
@@ -292,7 +294,7 @@ TEST_F(CheckpointStoreTest, LeavesAloneWhatMayBeInUse) {
               ElementsAre("JOB_STATE", "somebody's", "step-000000002", "step-000000005",
                           "step-000000008", "step-000000010", "step-000000011"));
   EXPECT_THAT(Files("step-000000002"),
-              ElementsAre("MANIFEST", "generation-1-server-0.sst", "generation-1-server-1.sst"));
+              ElementsAre("MANIFEST", "generation-1-server-0.rows", "generation-1-server-1.rows"));
 }
 
 TEST_F(CheckpointStoreTest, EmptyFoldersGo) {
@@ -310,19 +312,19 @@ TEST_F(CheckpointStoreTest, ServersRemoveAndWriteFilesMeanwhile) {
   Save(1, 1);
   Save(1, 2);
   Save(1, 3);
-  const std::string raced = Path("step-000000001/generation-1-server-0.sst");
+  const std::string raced = Path("step-000000001/generation-1-server-0.rows");
   disk_.on_remove = [&](const std::string& path) {
     if (path == raced) {
       EXPECT_TRUE(disk_.SimulatedDisk::Remove(path).ok());
-    } else if (path == Path("step-000000002/generation-1-server-1.sst")) {
-      EXPECT_TRUE(disk_.Create(Path("step-000000002/generation-1-server-2.sst")).ok());
+    } else if (path == Path("step-000000002/generation-1-server-1.rows")) {
+      EXPECT_TRUE(disk_.Create(Path("step-000000002/generation-1-server-2.rows")).ok());
     }
   };
   const auto removed = store_.RemoveUnneeded(1, {});
   ASSERT_TRUE(removed.ok()) << removed.status();
   EXPECT_EQ(removed->files, 5u);  // All of two manifests and four shards but one.
   EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("step-000000002", "step-000000003"));
-  EXPECT_THAT(Files("step-000000002"), ElementsAre("generation-1-server-2.sst"));
+  EXPECT_THAT(Files("step-000000002"), ElementsAre("generation-1-server-2.rows"));
   EXPECT_EQ(store_.RemoveUnneeded(1, {})->files, 1u);
   EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("step-000000003"));
 }
@@ -372,8 +374,8 @@ TEST_F(CheckpointStoreTest, ALaterGenerationTakesThePlaceOfAStepsCheckpoint) {
   ASSERT_TRUE(store_.RemoveUnneeded(2, {}).ok());
   EXPECT_THAT(Names(), ElementsAre("step-000000014", "step-000000009"));
   EXPECT_THAT(Files("step-000000009"),
-              ElementsAre("MANIFEST", "generation-1-server-0.sst", "generation-1-server-1.sst",
-                          "generation-2-server-0.sst", "generation-2-server-1.sst"));
+              ElementsAre("MANIFEST", "generation-1-server-0.rows", "generation-1-server-1.rows",
+                          "generation-2-server-0.rows", "generation-2-server-1.rows"));
   ASSERT_TRUE(store_.RemoveUnneeded(1, {}, IdOf(left)).ok());
   EXPECT_THAT(Names(), ElementsAre("step-000000014", "step-000000009"));
   // Its name does not mean the replaced checkpoint.
@@ -381,7 +383,7 @@ TEST_F(CheckpointStoreTest, ALaterGenerationTakesThePlaceOfAStepsCheckpoint) {
   EXPECT_THAT(*disk_.List(kDirectory), ElementsAre("step-000000009", "step-000000014"));
   EXPECT_THAT(Files("step-000000014"), IsEmpty());
   EXPECT_THAT(Files("step-000000009"),
-              ElementsAre("MANIFEST", "generation-2-server-0.sst", "generation-2-server-1.sst"));
+              ElementsAre("MANIFEST", "generation-2-server-0.rows", "generation-2-server-1.rows"));
 }
 
 TEST_F(CheckpointStoreTest, AnEarlierGenerationTakesNoPlace) {
@@ -447,7 +449,7 @@ TEST_F(CheckpointStoreTest, ADamagedOneStandsWhereItsFilesSay) {
   ASSERT_TRUE(store_.RemoveUnneeded(1, {}).ok());
   EXPECT_EQ(Files("step-000000010"), files);
   EXPECT_EQ(Files("step-000000003"),
-            std::vector<std::string>({"generation-4-server-0.sst", "generation-4-server-1.sst"}));
+            std::vector<std::string>({"generation-4-server-0.rows", "generation-4-server-1.rows"}));
 }
 
 // A server of this generation has just made the folder, in which nothing lies yet.

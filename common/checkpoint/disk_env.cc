@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "common/base/hash.h"
 #include "rocksdb/file_system.h"
 
@@ -17,45 +16,6 @@ using rocksdb::IODebugContext;
 using rocksdb::IOOptions;
 using rocksdb::IOStatus;
 using rocksdb::Slice;
-
-constexpr uint64_t kWritebackBytes = 8 << 20;
-
-class WritableFile : public rocksdb::FSWritableFile {
- public:
-  WritableFile(std::unique_ptr<AppendFile> file, std::shared_ptr<DiskActivity> activity)
-      : file_(std::move(file)), activity_(std::move(activity)) {}
-
-  IOStatus Append(const Slice& data, const IOOptions&, IODebugContext*) override {
-    const absl::Status status = file_->Append({absl::string_view(data.data(), data.size())});
-    if (!status.ok()) return Failed(status);
-    activity_->Count(data.data(), data.size());
-    // Else the disk would idle until the sync at the end.
-    if (activity_->bytes / kWritebackBytes > (activity_->bytes - data.size()) / kWritebackBytes) {
-      file_->StartWriteback(activity_->bytes);
-    }
-    return IOStatus::OK();
-  }
-  using rocksdb::FSWritableFile::Append;
-  IOStatus Flush(const IOOptions&, IODebugContext*) override { return IOStatus::OK(); }
-  IOStatus Sync(const IOOptions&, IODebugContext*) override {
-    const absl::Status status = file_->Sync();
-    return status.ok() ? IOStatus::OK() : Failed(status);
-  }
-  IOStatus Close(const IOOptions&, IODebugContext*) override {
-    file_.reset();
-    return IOStatus::OK();
-  }
-  uint64_t GetFileSize(const IOOptions&, IODebugContext*) override { return activity_->bytes; }
-
- private:
-  IOStatus Failed(const absl::Status& status) {
-    activity_->Record(status);
-    return IOStatus::IOError(std::string(status.message()));
-  }
-
-  std::unique_ptr<AppendFile> file_;
-  const std::shared_ptr<DiskActivity> activity_;
-};
 
 class RandomAccessFile : public rocksdb::FSRandomAccessFile {
  public:
@@ -90,16 +50,6 @@ class DiskFileSystem : public rocksdb::FileSystem {
 
   const char* Name() const override { return "Disk"; }
 
-  IOStatus NewWritableFile(const std::string& path, const FileOptions&,
-                           std::unique_ptr<rocksdb::FSWritableFile>* result,
-                           IODebugContext*) override {
-    const absl::Status removed = disk_->Remove(path);
-    if (!removed.ok() && !absl::IsNotFound(removed)) return Failed(removed);
-    auto file = disk_->Create(path);
-    if (!file.ok()) return Failed(file.status());
-    *result = std::make_unique<WritableFile>(*std::move(file), activity_);
-    return IOStatus::OK();
-  }
   IOStatus NewRandomAccessFile(const std::string& path, const FileOptions&,
                                std::unique_ptr<rocksdb::FSRandomAccessFile>* result,
                                IODebugContext*) override {
@@ -116,7 +66,11 @@ class DiskFileSystem : public rocksdb::FileSystem {
     return IOStatus::OK();
   }
 
-  // Functions that neither SstFileWriter nor SstFileReader uses.
+  // Functions that SstFileReader does not use.
+  IOStatus NewWritableFile(const std::string&, const FileOptions&,
+                           std::unique_ptr<rocksdb::FSWritableFile>*, IODebugContext*) override {
+    return NotSupported();
+  }
   IOStatus NewSequentialFile(const std::string&, const FileOptions&,
                              std::unique_ptr<rocksdb::FSSequentialFile>*,
                              IODebugContext*) override {
@@ -172,7 +126,7 @@ class DiskFileSystem : public rocksdb::FileSystem {
   }
 
  private:
-  static IOStatus NotSupported() { return IOStatus::NotSupported("only SST files"); }
+  static IOStatus NotSupported() { return IOStatus::NotSupported("only reading"); }
   IOStatus Failed(const absl::Status& status) {
     activity_->Record(status);
     return IOStatus::IOError(std::string(status.message()));
@@ -192,14 +146,6 @@ absl::Status DiskActivity::error() const {
 void DiskActivity::Record(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   error_.Update(status);
-}
-
-void DiskActivity::Count(const char* data, size_t size) {
-  crc32c = ExtendCrc32c(crc32c, data, size);
-  const uint64_t before_tail =
-      tail_begin > bytes ? std::min<uint64_t>(tail_begin - bytes, size) : 0;
-  tail_crc32c = ExtendCrc32c(tail_crc32c, data + before_tail, size - before_tail);
-  bytes += size;
 }
 
 void DiskActivity::CountRead(uint64_t offset, const char* data, size_t size) {

@@ -1,5 +1,5 @@
-// RocksDB for rows files: their settings, and a Disk as a file system that can write and read
-// single SST files.
+// RocksDB for the rows files of earlier programs: their settings, and a Disk as a file system that
+// can read single SST files.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_DISK_ENV_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_DISK_ENV_H_
 
@@ -16,20 +16,12 @@
 
 namespace thermocline {
 
-// The errors, sizes and checksums of the files of one environment. Thread-safe.
+// The errors and checksums of the files of one environment. Thread-safe.
 class DiskActivity {
  public:
   // The first error a Disk gave; RocksDB's own statuses say less.
   absl::Status error() const;
   void Record(const absl::Status& status);
-
-  // Counts and checksums of written bytes, where they are one file's. Only the writing thread uses
-  // them.
-  uint64_t bytes = 0;
-  uint32_t crc32c = 0;
-  uint64_t tail_begin = UINT64_MAX;  // May be set before bytes after it are written.
-  uint32_t tail_crc32c = 0;          // The checksum of the bytes from tail_begin on.
-  void Count(const char* data, size_t size);
 
   // The checksum of the bytes read of the one file, from its beginning up to the first gap. Where
   // several threads read, nothing is counted.
@@ -43,11 +35,11 @@ class DiskActivity {
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
 };
 
-// An environment over `disk`, which outlives it. A new file replaces an existing one.
+// An environment over `disk`, which outlives it.
 std::unique_ptr<rocksdb::Env> NewDiskEnv(Disk* disk, std::shared_ptr<DiskActivity> activity);
 
-// The settings of our SST files, as docs/formats.md has them.
-inline rocksdb::Options RowsFileOptions(rocksdb::Env* env) {
+// The settings of SST files, as docs/formats.md has them.
+inline rocksdb::Options SstFileOptions(rocksdb::Env* env) {
   rocksdb::BlockBasedTableOptions table;
   table.format_version = 5;
   table.checksum = rocksdb::kXXH3;

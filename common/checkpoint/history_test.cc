@@ -157,7 +157,7 @@ TEST_F(HistoryTest, AControllerThatPausedDecidesNothingAnyMore) {
   ASSERT_TRUE(Save(now.get(), 2, 29).ok());
   EXPECT_THAT(Files("step-000000029"), Contains("MANIFEST-2"));
   ASSERT_TRUE(now->RemoveUnneeded(1, {}).ok());
-  EXPECT_THAT(Files("step-000000029"), ElementsAre("MANIFEST-2", "generation-2-server-0.sst"));
+  EXPECT_THAT(Files("step-000000029"), ElementsAre("MANIFEST-2", "generation-2-server-0.rows"));
   EXPECT_THAT(Names(), ElementsAre("step-000000029 of 2"));
 }
 

@@ -74,9 +74,20 @@ absl::Status CheckListedBytes(Disk* disk, const std::string& path, const Checkpo
                               const OnRead& on_read) {
   ASSIGN_OR_RETURN(const std::unique_ptr<ReadFile> file, OpenListedFile(disk, path, listed));
   ASSIGN_OR_RETURN(const uint32_t crc, Crc32cFrom(*file, 0, 0, on_read));
-  if (crc == listed.crc32c()) return absl::OkStatus();
-  return DamagedFile(
-      path, absl::StrFormat("its CRC-32C is %08x, the manifest says %08x", crc, listed.crc32c()));
+  return CheckListedCrc32c(path, listed, crc);
+}
+
+absl::Status CheckListedCrc32c(const std::string& path, const CheckpointFile& listed,
+                               uint32_t crc32c) {
+  if (crc32c == listed.crc32c()) return absl::OkStatus();
+  return DamagedFile(path, absl::StrFormat("its CRC-32C is %08x, the manifest says %08x", crc32c,
+                                           listed.crc32c()));
+}
+
+absl::Status CheckListedRows(const std::string& path, const CheckpointFile& listed, uint64_t rows) {
+  if (rows == listed.rows()) return absl::OkStatus();
+  return DamagedFile(path,
+                     absl::StrCat("it has ", rows, " rows, the manifest says ", listed.rows()));
 }
 
 absl::StatusOr<uint32_t> Crc32cFrom(const ReadFile& file, uint64_t begin, uint32_t crc,

@@ -51,6 +51,12 @@ class CheckedFiles {
   std::map<std::string, uint64_t> bytes_ ABSL_GUARDED_BY(mutex_);  // By path.
 };
 
+// kDataLoss where `crc32c`, the checksum of all bytes of the file, is not the manifest's.
+absl::Status CheckListedCrc32c(const std::string& path, const CheckpointFile& listed,
+                               uint32_t crc32c);
+// kDataLoss where the file has another number of rows than the manifest says.
+absl::Status CheckListedRows(const std::string& path, const CheckpointFile& listed, uint64_t rows);
+
 // Called after every piece that is read, with its size. An error ends the reading, and is returned.
 using OnRead = std::function<absl::Status(uint64_t bytes)>;
 

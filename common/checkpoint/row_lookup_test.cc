@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/checkpoints.h"
 #include "tests/testing/simulated_disk.h"
+#include "tests/testing/sst_files.h"
 #include "tests/testing/test_seed.h"
 
 namespace thermocline {
@@ -21,7 +22,8 @@ using ::testing::HasSubstr;
 
 constexpr char kDirectory[] = "/d";
 
-// A full checkpoint and two increments, of three servers.
+// A full checkpoint and two increments, of three servers. An earlier program wrote one of the
+// files.
 class RowLookupTest : public testing::Test {
  protected:
   RowLookupTest() : random_(TestSeed()) {
@@ -34,6 +36,7 @@ class RowLookupTest : public testing::Test {
       manifest_ = WriteTestCheckpoint(&disk_, kDirectory, {1, Step(step)}, 3, changed,
                                       step == 0 ? nullptr : &base);
     }
+    ReplaceBySstFile(&disk_, kDirectory, manifest_.mutable_shards(2)->mutable_files(0));
   }
 
   SimulatedDisk disk_;

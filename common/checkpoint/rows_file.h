@@ -1,5 +1,5 @@
-// One file with rows of a checkpoint: a RocksDB SST file, uncompressed, every block under a
-// checksum, sorted by table, partition and key (docs/formats.md).
+// One file with rows of a checkpoint, sorted by table, partition and key (docs/formats.md). Writers
+// make the format of rows_format.h; readers also read the SST files of earlier programs.
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_ROWS_FILE_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_ROWS_FILE_H_
 
@@ -7,12 +7,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/checkpoint/row_key.h"
+#include "common/checkpoint/rows_format.h"
 #include "common/disk/disk.h"
 #include "proto/checkpoint.pb.h"
 
@@ -22,7 +25,7 @@ struct SavedRow {
   RowKey key;
   uint32_t lookups = 0;
   uint32_t changed = 0;  // The step of the last change, plus 1.
-  // Weights, then optimizer state. Valid until the reader's next call.
+  // Weights, then optimizer state; empty for a candidate. Valid until the reader's next call.
   absl::Span<const float> values;
 };
 
@@ -32,12 +35,15 @@ class RowsFileWriter {
   // `path` is CheckpointFile's, below `directory`, which exists. Makes the folder of `path` where
   // it is missing. Replaces a file that a dead process has left. Errors: kResourceExhausted,
   // kUnavailable
-  static absl::StatusOr<std::unique_ptr<RowsFileWriter>> Create(Disk* disk, std::string directory,
+  static absl::StatusOr<std::unique_ptr<RowsFileWriter>> Create(Disk* disk,
+                                                                const std::string& directory,
                                                                 std::string path);
   ~RowsFileWriter();
+  RowsFileWriter(const RowsFileWriter&) = delete;
+  RowsFileWriter& operator=(const RowsFileWriter&) = delete;
 
-  // REQUIRES: keys ascend strictly, in the order of RowKey. Errors: kResourceExhausted,
-  // kUnavailable
+  // A row without values is a candidate. What is added is synced every 64 MiB. REQUIRES: keys
+  // ascend strictly, in the order of RowKey. Errors: kResourceExhausted, kUnavailable
   absl::Status Add(const RowKey& key, uint32_t lookups, uint32_t changed,
                    absl::Span<const float> row);
   // The same, but computes the partition.
@@ -46,54 +52,68 @@ class RowsFileWriter {
     return Add(RowKeyOf(table, key), lookups, changed, row);
   }
 
-  uint64_t rows() const;
+  uint64_t rows() const { return footer_.rows; }
 
   // Syncs the file and its folder. Without rows there is no file: returns nullopt, and leaves
   // nothing on the disk. Called once, last. Errors: kResourceExhausted, kUnavailable
   absl::StatusOr<std::optional<CheckpointFile>> Finish();
 
  private:
-  struct Rep;
-  explicit RowsFileWriter(std::unique_ptr<Rep> rep);
+  RowsFileWriter(Disk* disk, std::string path, std::string full_path)
+      : disk_(disk), path_(std::move(path)), full_path_(std::move(full_path)) {}
 
-  const std::unique_ptr<Rep> rep_;
+  // Whether one more such row belongs into the block under construction.
+  bool BlockTakes(TableId table, size_t floats) const;
+  absl::Status WriteBlock();
+  // `crc32c` is the checksum of the pieces.
+  absl::Status Append(absl::Span<const absl::string_view> pieces, uint32_t crc32c);
+
+  Disk* const disk_;
+  const std::string path_;  // CheckpointFile's.
+  const std::string full_path_;
+  std::unique_ptr<AppendFile> file_;
+  bool finished_ = false;
+  RowKey last_key_;
+  uint64_t bytes_ = 0;  // Written so far.
+  RowsFooter footer_;   // Counts what was added; the checksum is that of the bytes so far.
+  std::string index_;   // The entries of the written blocks.
+  // The block under construction, and its columns. Kinds are there from the first candidate on.
+  RowsBlock block_;
+  std::vector<Key> keys_;
+  std::vector<uint32_t> lookups_, changed_;
+  std::vector<char> kinds_;
+  std::vector<float> values_;
 };
 
 // How a file is read: all its rows in order, or single rows.
 enum class RowsFileUse { kScan, kSingleRows };
 
-// Not thread-safe. Errors of all calls name the file: kDataLoss (damaged), kUnavailable (the disk).
+// Not thread-safe. Errors of all calls name the file: kDataLoss (damaged), kUnavailable (the disk),
+// kFailedPrecondition (of a later format).
 class RowsFileReader {
  public:
-  // `file` is the manifest's entry. Also kDataLoss where the file is missing, or its size or number
-  // of rows differs.
+  // `file` is the manifest's entry, of which the path says the format. Also kDataLoss where the
+  // file is missing, or its size or number of rows differs.
   static absl::StatusOr<std::unique_ptr<RowsFileReader>> Open(Disk* disk,
                                                               const std::string& directory,
                                                               const CheckpointFile& file,
                                                               RowsFileUse use = RowsFileUse::kScan);
-  ~RowsFileReader();
+  virtual ~RowsFileReader() = default;
 
   // A reader of the same open file for another thread, which calls this. REQUIRES: kSingleRows
-  std::unique_ptr<RowsFileReader> Share() const;
+  virtual std::unique_ptr<RowsFileReader> Share() const = 0;
 
-  // Reads the next row, at first the file's first. False: there is none. Checks that the partition
-  // is the key's and that the keys ascend.
-  absl::StatusOr<bool> Next(SavedRow* row);
+  // Reads the next row, at first the file's first. False: there is none. Checks that the keys
+  // ascend.
+  virtual absl::StatusOr<bool> Next(SavedRow* row) = 0;
   // Moves, forwards or back, so that Next reads the first row whose key is not less than `key`.
-  void Seek(const RowKey& key);
+  virtual void Seek(const RowKey& key) = 0;
 
   // Checks every byte of the file against the manifest. Reads only bytes that Next has not read;
   // they are few once it has returned all rows of a kScan. Also kDataLoss where a byte differs.
-  absl::Status CheckBytes() const;
+  virtual absl::Status CheckBytes() const = 0;
 
-  const std::string& path() const;  // With the directory.
-
- private:
-  struct File;
-  struct Rep;
-  explicit RowsFileReader(std::unique_ptr<Rep> rep);
-
-  const std::unique_ptr<Rep> rep_;
+  virtual const std::string& path() const = 0;  // With the directory.
 };
 
 }  // namespace thermocline

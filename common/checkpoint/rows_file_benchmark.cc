@@ -53,7 +53,7 @@ void Run(const Setup& setup, const std::vector<RowKey>& keys) {
   PosixDisk disk;
   const std::vector<float> row(setup.floats, 0.25f);
   const Timer writing;
-  auto writer = RowsFileWriter::Create(&disk, setup.folder, "rows_file_benchmark/rows.sst");
+  auto writer = RowsFileWriter::Create(&disk, setup.folder, "rows_file_benchmark/rows.rows");
   CHECK(writer.ok());
   for (const RowKey& key : keys) CHECK((*writer)->Add(key, 1, 1, row).ok());
   writing.Print("write, without last sync", keys.size() * RowValueBytes(setup.floats));
@@ -71,7 +71,7 @@ void Run(const Setup& setup, const std::vector<RowKey>& keys) {
   }
   CHECK_EQ(rows, keys.size());
   reading.Print("read (page cache)", (*file)->bytes());
-  CHECK(disk.Remove(setup.folder + "/rows_file_benchmark/rows.sst").ok());
+  CHECK(disk.Remove(setup.folder + "/rows_file_benchmark/rows.rows").ok());
   CHECK(disk.RemoveDirectory(setup.folder + "/rows_file_benchmark").ok());
 }
 

@@ -1,17 +1,22 @@
 #include "common/checkpoint/rows_file.h"
 
-#include <map>
+#include <algorithm>
+#include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/hash.h"
 #include "common/disk/disk.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/checkpoints.h"
 #include "tests/testing/simulated_disk.h"
+#include "tests/testing/sst_files.h"
 #include "tests/testing/test_seed.h"
 
 namespace thermocline {
@@ -21,23 +26,17 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr char kPath[] = "step-000000009/generation-1-server-0.sst";
+constexpr char kPath[] = "step-000000009/generation-1-server-0.rows";
+constexpr char kSstPath[] = "step-000000009/generation-1-server-0.sst";
 
-struct Row {
-  uint32_t lookups, changed;
-  std::vector<float> values;
-  friend bool operator==(const Row& a, const Row& b) {
-    return a.lookups == b.lookups && a.changed == b.changed && a.values == b.values;
-  }
-};
-using Rows = std::map<RowKey, Row>;
-
-Rows RandomRows(int count, std::mt19937_64* random) {
-  Rows rows;
+// Rows of three tables, of 1 to 3 floats. A third of table 2's are candidates.
+TestRows RandomRows(int count, std::mt19937_64* random) {
+  TestRows rows;
   for (int i = 0; i < count; ++i) {
     const TableId table(static_cast<uint32_t>((*random)() % 3));
-    Row row{static_cast<uint32_t>((*random)()), static_cast<uint32_t>((*random)()), {}};
-    for (uint32_t f = 0; f <= table.value(); ++f) {
+    TestRow row{static_cast<uint32_t>((*random)()), static_cast<uint32_t>((*random)()), {}};
+    const bool is_candidate = table == TableId(2) && (*random)() % 3 == 0;
+    for (uint32_t f = 0; f <= table.value() && !is_candidate; ++f) {
       row.values.push_back(static_cast<float>((*random)() % 100));
     }
     rows[RowKeyOf(table, (*random)())] = row;
@@ -46,7 +45,7 @@ Rows RandomRows(int count, std::mt19937_64* random) {
 }
 
 absl::StatusOr<std::optional<CheckpointFile>> Write(Disk* disk, const std::string& directory,
-                                                    const Rows& rows) {
+                                                    const TestRows& rows) {
   auto writer = RowsFileWriter::Create(disk, directory, kPath);
   if (!writer.ok()) return writer.status();
   for (const auto& [key, row] : rows) {
@@ -58,70 +57,94 @@ absl::StatusOr<std::optional<CheckpointFile>> Write(Disk* disk, const std::strin
   return (*writer)->Finish();
 }
 
-absl::StatusOr<Rows> Read(Disk* disk, const std::string& directory, const CheckpointFile& file) {
+// Also checks all bytes.
+absl::StatusOr<TestRows> Read(Disk* disk, const std::string& directory,
+                              const CheckpointFile& file) {
   auto reader = RowsFileReader::Open(disk, directory, file);
   if (!reader.ok()) return reader.status();
-  Rows rows;
+  TestRows rows;
   for (SavedRow row;;) {
     const auto found = (*reader)->Next(&row);
     if (!found.ok()) return found.status();
     if (!*found) break;
+    EXPECT_TRUE(rows.empty() || rows.rbegin()->first < row.key);
     rows[row.key] = {row.lookups, row.changed, {row.values.begin(), row.values.end()}};
   }
   const auto again = (*reader)->Next(nullptr);
   EXPECT_TRUE(again.ok() && !*again);
+  const absl::Status checked = (*reader)->CheckBytes();
+  if (!checked.ok()) return checked;
   return rows;
 }
 
 class RowsFileTest : public testing::Test {
  protected:
   RowsFileTest() : random_(TestSeed()) { EXPECT_TRUE(CreateDirectories(&disk_, "/d").ok()); }
-  std::string Content() const { return disk_.Content(absl::StrCat("/d/", kPath)); }
-  void SetContent(const std::string& bytes) { disk_.SetContent(absl::StrCat("/d/", kPath), bytes); }
+  std::string Content(const std::string& path = kPath) const {
+    return disk_.Content(absl::StrCat("/d/", path));
+  }
+  void SetContent(const std::string& bytes, const std::string& path = kPath) {
+    disk_.SetContent(absl::StrCat("/d/", path), bytes);
+  }
+  void ExpectDamaged(const CheckpointFile& file, const char* message = "") {
+    const absl::Status status = Read(&disk_, "/d", file).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(file.path()));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
 
   std::mt19937_64 random_;
   SimulatedDisk disk_;
 };
 
-TEST_F(RowsFileTest, GivesTheRowsBack) {
+// Reading files of either format: SST or not.
+class RowsFormatsTest : public RowsFileTest, public testing::WithParamInterface<bool> {
+ protected:
+  std::string Path() const { return GetParam() ? kSstPath : kPath; }
+  CheckpointFile WriteRows(const TestRows& rows) {
+    if (!GetParam()) return **Write(&disk_, "/d", rows);
+    if (disk_.Open(absl::StrCat("/d/", kSstPath)).ok()) {
+      EXPECT_TRUE(disk_.Remove(absl::StrCat("/d/", kSstPath)).ok());
+    }
+    return WriteSstFile(&disk_, "/d", kSstPath, rows);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Formats, RowsFormatsTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Sst" : "Columns"; });
+
+TEST_P(RowsFormatsTest, GivesTheRowsBack) {
   for (const int count : {1, 5, 20000}) {
-    const Rows rows = RandomRows(count, &random_);
-    const auto file = Write(&disk_, "/d", rows);
-    ASSERT_TRUE(file.ok()) << file.status();
-    EXPECT_EQ((*file)->path(), kPath);
-    EXPECT_EQ((*file)->rows(), rows.size());
-    EXPECT_EQ((*file)->bytes(), Content().size());
-    EXPECT_EQ((*file)->crc32c(), Crc32c(Content().data(), Content().size()));
-    const std::string tail = Content().substr((*file)->bytes() - (*file)->tail_bytes());
-    EXPECT_EQ((*file)->tail_crc32c(), Crc32c(tail.data(), tail.size()));
-    EXPECT_LT((*file)->tail_bytes(), 200u << 10);
-    const auto again = Read(&disk_, "/d", **file);
+    const TestRows rows = RandomRows(count, &random_);
+    const CheckpointFile file = WriteRows(rows);
+    EXPECT_EQ(file.path(), Path());
+    EXPECT_EQ(file.rows(), rows.size());
+    EXPECT_EQ(file.bytes(), Content(Path()).size());
+    EXPECT_EQ(file.crc32c(), Crc32c(Content(Path()).data(), file.bytes()));
+    const auto again = Read(&disk_, "/d", file);
     ASSERT_TRUE(again.ok()) << again.status();
     EXPECT_EQ(*again, rows);
   }
 }
 
-TEST_F(RowsFileTest, OnARealDiskToo) {
-  std::string directory = testing::TempDir() + "/rows-XXXXXX";
-  ASSERT_NE(mkdtemp(&directory[0]), nullptr);
-  PosixDisk disk;
-  const Rows rows = RandomRows(20000, &random_);
-  const auto file = Write(&disk, directory, rows);
-  ASSERT_TRUE(file.ok()) << file.status();
-  const auto again = Read(&disk, directory, **file);
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(*again, rows);
-}
-
-TEST_F(RowsFileTest, SeeksForwardsAndBack) {
-  const Rows rows = RandomRows(5000, &random_);
-  const auto file = Write(&disk_, "/d", rows);
-  const auto reader = *RowsFileReader::Open(&disk_, "/d", **file);
+TEST_P(RowsFormatsTest, SeeksForwardsAndBack) {
+  const TestRows rows = RandomRows(20000, &random_);
+  const CheckpointFile file = WriteRows(rows);
+  const auto scanning = *RowsFileReader::Open(&disk_, "/d", file);
+  const auto single = *RowsFileReader::Open(&disk_, "/d", file, RowsFileUse::kSingleRows);
+  const auto shared = single->Share();
   SavedRow row;
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 600; ++i) {
     RowKey key;
     key.table = TableId(static_cast<uint32_t>(random_() % 4));
     key.partition = static_cast<uint32_t>(random_() % kNumPartitions);
+    if (random_() % 2 == 0) {  // One that is there.
+      const auto there = rows.lower_bound(key);
+      if (there != rows.end()) key = there->first;
+    }
+    RowsFileReader* const reader = i % 3 == 0   ? scanning.get()
+                                   : i % 3 == 1 ? single.get()
+                                                : shared.get();
     reader->Seek(key);
     auto expected = rows.lower_bound(key);
     for (int n = 0; n < 3; ++n) {
@@ -130,9 +153,86 @@ TEST_F(RowsFileTest, SeeksForwardsAndBack) {
       ASSERT_EQ(*found, expected != rows.end());
       if (!*found) break;
       EXPECT_TRUE(row.key == expected->first);
+      const TestRow got = {row.lookups, row.changed, {row.values.begin(), row.values.end()}};
+      EXPECT_EQ(got, expected->second);
       ++expected;
     }
   }
+  EXPECT_TRUE(scanning->CheckBytes().ok());
+  EXPECT_TRUE(shared->CheckBytes().ok());
+}
+
+TEST_P(RowsFormatsTest, EveryFlippedBitIsFound) {
+  // A block or two; several.
+  for (const int count : {20, 6000}) {
+    const CheckpointFile file = WriteRows(RandomRows(count, &random_));
+    const std::string good = Content(Path());
+    const size_t stride = !GetParam() && count == 20 ? 1 : 1 + good.size() / 1000;
+    for (size_t byte = 0; byte < good.size(); byte += stride) {
+      std::string bad = good;
+      bad[byte] = static_cast<char>(bad[byte] ^ (1 << random_() % 8));
+      SetContent(bad, Path());
+      ExpectDamaged(file);
+      if (HasFailure()) FAIL() << "byte " << byte;
+    }
+  }
+}
+
+TEST_P(RowsFormatsTest, CutAndForeignFilesAreNamed) {
+  const CheckpointFile file = WriteRows(RandomRows(20, &random_));
+  const std::string good = Content(Path());
+  for (size_t bytes = 0; bytes < good.size(); bytes += GetParam() ? 1 + bytes / 50 : 1) {
+    SetContent(good.substr(0, bytes), Path());
+    ExpectDamaged(file);
+    // Also where the manifest has the same wrong size.
+    CheckpointFile shorter = file;
+    shorter.set_bytes(bytes);
+    ExpectDamaged(shorter);
+  }
+  SetContent(good, Path());
+  CheckpointFile more_rows = file;
+  more_rows.set_rows(file.rows() + 1);
+  ExpectDamaged(more_rows, "rows, the manifest says");
+  ASSERT_TRUE(disk_.Remove(absl::StrCat("/d/", Path())).ok());
+  const absl::Status missing = Read(&disk_, "/d", file).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(missing.message(), absl::StrCat("'/d/", Path(), "' is missing"));
+}
+
+TEST_F(RowsFileTest, AnSstRowUnderAnotherPartitionIsDamage) {
+  RowKey key = RowKeyOf(TableId(1), 77);
+  key.partition ^= 1;
+  ExpectDamaged(WriteSstFile(&disk_, "/d", kSstPath, {{key, {1, 1, {1.0f}}}}),
+                "key 77 of table 1 is not of partition");
+}
+
+TEST_F(RowsFileTest, OnARealDiskToo) {
+  std::string directory = testing::TempDir() + "/rows-XXXXXX";
+  ASSERT_NE(mkdtemp(&directory[0]), nullptr);
+  PosixDisk disk;
+  const TestRows rows = RandomRows(20000, &random_);
+  const auto file = Write(&disk, directory, rows);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto again = Read(&disk, directory, **file);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again, rows);
+}
+
+TEST_F(RowsFileTest, TablesOfAnyWidthAndNumberStandInOneFile) {
+  TestRows rows;
+  for (uint32_t table = 0; table < 300; ++table) {
+    const size_t floats = table < 3 ? 40000 : 1 + table % 7;  // Some rows exceed a block.
+    for (Key key = 0; key < 1 + table % 3; ++key) {
+      TestRow row{1, table, std::vector<float>(floats, static_cast<float>(table))};
+      if (table % 5 == 4 && key != 1) row.values.clear();  // Tables of candidates alone, too.
+      rows[RowKeyOf(TableId(table), key)] = row;
+    }
+  }
+  const auto file = Write(&disk_, "/d", rows);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto again = Read(&disk_, "/d", **file);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again, rows);
 }
 
 TEST_F(RowsFileTest, WithoutRowsThereIsNoFile) {
@@ -143,11 +243,11 @@ TEST_F(RowsFileTest, WithoutRowsThereIsNoFile) {
 }
 
 TEST_F(RowsFileTest, WhatIsNotFinishedIsRemovedAndWhatADeadProcessLeftReplaced) {
-  const Rows rows = RandomRows(10, &random_);
+  const TestRows rows = RandomRows(10, &random_);
   {
     const auto writer = *RowsFileWriter::Create(&disk_, "/d", kPath);
     ASSERT_TRUE(writer->Add(TableId(1), 5, 1, 1, {1.0f}).ok());
-    EXPECT_THAT(*disk_.List("/d/step-000000009"), ElementsAre("generation-1-server-0.sst"));
+    EXPECT_THAT(*disk_.List("/d/step-000000009"), ElementsAre("generation-1-server-0.rows"));
   }
   EXPECT_THAT(*disk_.List("/d/step-000000009"), IsEmpty());
   auto dying = *RowsFileWriter::Create(&disk_, "/d", kPath);
@@ -158,7 +258,7 @@ TEST_F(RowsFileTest, WhatIsNotFinishedIsRemovedAndWhatADeadProcessLeftReplaced) 
 }
 
 TEST_F(RowsFileTest, ErrorsOfTheDiskStayWhatTheyAre) {
-  const Rows rows = RandomRows(30000, &random_);
+  const TestRows rows = RandomRows(30000, &random_);
   disk_.SetFreeBytes(100000);
   const absl::Status full = Write(&disk_, "/d", rows).status();
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
@@ -179,7 +279,7 @@ TEST_F(RowsFileTest, ErrorsOfTheDiskStayWhatTheyAre) {
 
 TEST_F(RowsFileTest, WhatFinishReturnedSurvivesACrash) {
   for (int round = 0; round < 20; ++round) {
-    const Rows rows = RandomRows(500, &random_);
+    const TestRows rows = RandomRows(500, &random_);
     const auto file = Write(&disk_, "/d", rows);
     ASSERT_TRUE(file.ok()) << file.status();
     disk_.CrashHost(&random_);
@@ -187,62 +287,247 @@ TEST_F(RowsFileTest, WhatFinishReturnedSurvivesACrash) {
   }
 }
 
-TEST_F(RowsFileTest, EveryFlippedBitIsFound) {
-  for (const int count : {20, 6000}) {  // All in the tail; several blocks of rows before it.
-    const CheckpointFile file = **Write(&disk_, "/d", RandomRows(count, &random_));
-    const std::string good = Content();
-    for (size_t byte = 0; byte < good.size(); byte += 1 + good.size() / 1000) {
-      std::string bad = good;
-      bad[byte] = static_cast<char>(bad[byte] ^ (1 << random_() % 8));
-      SetContent(bad);
-      const absl::Status status = Read(&disk_, "/d", file).status();
-      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << byte << " " << status;
-      EXPECT_THAT(std::string(status.message()), HasSubstr(kPath));
+// A disk whose one file keeps nothing but how many bytes wait for a sync.
+class SyncedDisk : public SimulatedDisk {
+ public:
+  uint64_t unsynced = 0, most_unsynced = 0;
+
+  absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) override {
+    auto file = SimulatedDisk::Create(path);
+    if (!file.ok()) return file;
+    return std::make_unique<File>(this);
+  }
+
+ private:
+  class File : public AppendFile {
+   public:
+    explicit File(SyncedDisk* disk) : disk_(disk) {}
+    absl::Status Append(absl::Span<const absl::string_view> pieces) override {
+      for (const absl::string_view piece : pieces) disk_->unsynced += piece.size();
+      disk_->most_unsynced = std::max(disk_->most_unsynced, disk_->unsynced);
+      return absl::OkStatus();
     }
-  }
-}
+    absl::Status Sync() override {
+      disk_->unsynced = 0;
+      return absl::OkStatus();
+    }
+    absl::Status Truncate(uint64_t) override { return absl::OkStatus(); }
 
-TEST_F(RowsFileTest, CutAndForeignFilesAreNamed) {
-  const Rows rows = RandomRows(200, &random_);
-  const CheckpointFile file = **Write(&disk_, "/d", rows);
-  const std::string good = Content();
-  const auto expect_damaged = [&](const std::string& bytes, CheckpointFile listed) {
-    SetContent(bytes);
-    const absl::Status status = Read(&disk_, "/d", listed).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(kPath));
+   private:
+    SyncedDisk* const disk_;
   };
-  for (size_t bytes = 0; bytes < good.size(); bytes += 1 + bytes / 50) {
-    expect_damaged(good.substr(0, bytes), file);
-    // Also where the manifest has the same wrong size.
-    CheckpointFile shorter = file;
-    shorter.set_bytes(bytes);
-    expect_damaged(good.substr(0, bytes), shorter);
-  }
-  CheckpointFile more_rows = file;
-  more_rows.set_rows(201);
-  expect_damaged(good, more_rows);
-  ASSERT_TRUE(disk_.Remove(absl::StrCat("/d/", kPath)).ok());
-  const absl::Status missing = Read(&disk_, "/d", file).status();
-  EXPECT_EQ(missing.code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(missing.message(), absl::StrCat("'/d/", kPath, "' is missing"));
-}
+};
 
-TEST_F(RowsFileTest, ARowUnderAnotherPartitionIsDamage) {
-  const auto writer = *RowsFileWriter::Create(&disk_, "/d", kPath);
-  RowKey key = RowKeyOf(TableId(1), 77);
-  key.partition ^= 1;
-  ASSERT_TRUE(writer->Add(key, 1, 1, {1.0f}).ok());
-  const absl::Status status = Read(&disk_, "/d", **writer->Finish()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("key 77 of table 1 is not of partition"));
+TEST_F(RowsFileTest, LittleWaitsForASyncAtATime) {
+  SyncedDisk disk;
+  ASSERT_TRUE(CreateDirectories(&disk, "/d").ok());
+  const auto writer = *RowsFileWriter::Create(&disk, "/d", kPath);
+  const std::vector<float> row(1 << 20);  // 4 MiB
+  for (uint32_t table = 0; table < 40; ++table) {
+    ASSERT_TRUE(writer->Add(TableId(table), 1, 1, 1, row).ok());
+  }
+  ASSERT_TRUE(writer->Finish().ok());
+  EXPECT_EQ(disk.unsynced, 0u);
+  EXPECT_GE(disk.most_unsynced, 64u << 20);
+  EXPECT_LT(disk.most_unsynced, 70u << 20);
 }
 
 TEST_F(RowsFileTest, TheOrderIsTheWritersDuty) {
   const auto writer = *RowsFileWriter::Create(&disk_, "/d", kPath);
   ASSERT_TRUE(writer->Add(TableId(2), 1, 1, 1, {1.0f}).ok());
-  EXPECT_DEATH(writer->Add(TableId(2), 1, 1, 1, {1.0f}).IgnoreError(), "last_key < key");
-  EXPECT_DEATH(writer->Add(TableId(1), 1, 1, 1, {1.0f}).IgnoreError(), "last_key < key");
+  EXPECT_DEATH(writer->Add(TableId(2), 1, 1, 1, {1.0f}).IgnoreError(), "last_key_ < key");
+  EXPECT_DEATH(writer->Add(TableId(1), 1, 1, 1, {1.0f}).IgnoreError(), "last_key_ < key");
+}
+
+// Files that are not what a writer makes, with the right checksums
+// ------------------------------------------------------------------------------------------------
+
+// A file of two blocks of table 1, whose index and footer may be changed.
+struct Parts {
+  std::string blocks;
+  std::vector<RowsBlock> index;
+  std::string index_bytes;  // Where it is not empty, in place of `index`.
+  RowsFooter footer;        // Its checksums are computed.
+};
+
+class DamagedRowsFileTest : public RowsFileTest {
+ protected:
+  DamagedRowsFileTest() {
+    std::vector<Key> keys(8);
+    for (size_t i = 0; i < keys.size(); ++i) keys[i] = i + 1;
+    std::sort(keys.begin(), keys.end(),
+              [](Key a, Key b) { return RowKeyOf(TableId(1), a) < RowKeyOf(TableId(1), b); });
+    AddBlock({keys.begin(), keys.begin() + 4}, "");
+    AddBlock({keys.begin() + 4, keys.end()}, {kKindRow, kKindCandidate, kKindRow, kKindRow});
+    good_.footer.rows = 8;
+    good_.footer.blocks = 2;
+  }
+
+  void AddBlock(const std::vector<Key>& keys, std::string kinds) {
+    RowsBlock block;
+    block.table = TableId(1);
+    block.rows = static_cast<uint32_t>(keys.size());
+    block.candidates = static_cast<uint32_t>(std::count(kinds.begin(), kinds.end(), 1));
+    block.floats = 2;
+    block.first_key = keys[0];
+    std::string bytes(block.bytes(), '\0');
+    std::copy_n(reinterpret_cast<const char*>(keys.data()), 8 * keys.size(), &bytes[0]);
+    std::copy(kinds.begin(), kinds.end(), &bytes[block.kinds_at()]);
+    block.crc32c = Crc32c(bytes.data(), bytes.size());
+    good_.blocks += bytes;
+    good_.index.push_back(block);
+  }
+
+  CheckpointFile WriteParts(const std::function<void(Parts*)>& change) {
+    Parts parts = good_;
+    change(&parts);
+    const auto header = EncodeRowsHeader();
+    std::string bytes(header.data(), header.size());
+    bytes += parts.blocks;
+    if (parts.index_bytes.empty()) {
+      for (const RowsBlock& block : parts.index) AppendRowsBlockEntry(block, &parts.index_bytes);
+    }
+    bytes += parts.index_bytes;
+    parts.footer.index_crc32c = Crc32c(parts.index_bytes.data(), parts.index_bytes.size());
+    parts.footer.crc32c = Crc32c(bytes.data(), bytes.size());
+    const auto footer = EncodeRowsFooter(parts.footer);
+    bytes.append(footer.data(), footer.size());
+    return List(bytes);
+  }
+
+  // Makes `bytes` the file's, and returns the manifest's entry for it.
+  CheckpointFile List(const std::string& bytes) {
+    if (disk_.Open(absl::StrCat("/d/", kPath)).ok()) {
+      EXPECT_TRUE(disk_.Remove(absl::StrCat("/d/", kPath)).ok());
+    }
+    EXPECT_TRUE(CreateDirectories(&disk_, FolderOf(absl::StrCat("/d/", kPath))).ok());
+    EXPECT_TRUE((*disk_.Create(absl::StrCat("/d/", kPath)))->Append({bytes}).ok());
+    CheckpointFile file;
+    file.set_path(kPath);
+    file.set_bytes(bytes.size());
+    file.set_crc32c(Crc32c(bytes.data(), bytes.size()));
+    file.set_rows(8);
+    return file;
+  }
+
+  Parts good_;
+};
+
+TEST_F(DamagedRowsFileTest, AnIndexThatIsWrongIsNamedThoughItsChecksumIsRight) {
+  const auto rows = Read(&disk_, "/d", WriteParts([](Parts*) {}));
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ(rows->size(), 8u);
+  // What no writer can make, as bytes of the second entry: `value` at `at`.
+  const auto entry = [this](size_t at, uint32_t value) {
+    return [this, at, value](Parts* p) {
+      for (const RowsBlock& block : good_.index) AppendRowsBlockEntry(block, &p->index_bytes);
+      std::copy_n(reinterpret_cast<const char*>(&value), 4,
+                  &p->index_bytes[kRowsBlockEntryBytes + at]);
+    };
+  };
+  const struct {
+    std::function<void(Parts*)> change;
+    const char* message;
+  } cases[] = {
+      {[](Parts* p) { p->footer.blocks = uint64_t{1} << 60; }, "it has no room for"},
+      {[](Parts* p) { p->footer.blocks = UINT64_MAX; }, "it has no room for"},
+      {[](Parts* p) { p->footer.blocks = 1; }, "the CRC-32C of its index"},
+      {[](Parts* p) { p->footer.rows = uint64_t{1} << 60; }, "rows, the manifest says 8"},
+      {entry(12, UINT32_MAX), "entry 1 of its index can't be of a block"},
+      {entry(12, 0), "entry 1 of its index can't be of a block"},
+      {entry(16, 5), "entry 1 of its index can't be of a block"},
+      {entry(20, UINT32_MAX), "entry 1 of its index can't be of a block"},
+      {entry(20, 0), "entry 1 of its index can't be of a block"},
+      {[](Parts* p) { p->index[1].floats = 100; }, "entry 1 of its index goes beyond the blocks"},
+      {[](Parts* p) { p->index[1] = {TableId(1), 1, 0, UINT32_MAX, p->index[1].first_key, 0}; },
+       "entry 1 of its index goes beyond the blocks"},
+      {[](Parts* p) { std::swap(p->index[0], p->index[1]); },
+       "entry 1 of its index is not behind the one before it"},
+      {[](Parts* p) { p->index[1].table = TableId(0); },
+       "entry 1 of its index is not behind the one before it"},
+      {[](Parts* p) {
+         p->index.pop_back();
+         p->footer.blocks = 1;
+       },
+       "its index does not have all of its blocks"},
+      {[](Parts* p) { p->index[1].floats = 1; }, "its index does not have all of its blocks"},
+      {[](Parts* p) {
+         p->blocks.resize(p->blocks.size() + 40);
+         p->index[1].rows += 1;
+         p->index[1].candidates += 1;
+         p->index[1].floats = 4;
+       },
+       "rows, its last bytes say 8"},
+  };
+  for (const auto& c : cases) ExpectDamaged(WriteParts(c.change), c.message);
+}
+
+TEST_F(DamagedRowsFileTest, ABlockThatIsNotWhatTheIndexSaysIsNamed) {
+  const size_t second = good_.index[0].bytes();
+  const auto expect_damaged = [&](const std::function<void(Parts*)>& change, const char* message) {
+    ExpectDamaged(WriteParts([&](Parts* p) {
+                    change(p);
+                    RowsBlock& block = p->index[1];
+                    block.crc32c = Crc32c(&p->blocks[second], p->blocks.size() - second);
+                  }),
+                  message);
+  };
+  const std::string place = absl::StrCat("the block at byte ", kRowsHeaderBytes + second);
+  expect_damaged([&](Parts* p) { p->blocks[second] ^= 1; },
+                 "does not begin with the key that the index says");
+  expect_damaged([&](Parts* p) { p->blocks.replace(second + 8, 8, p->blocks, second, 8); },
+                 "which is not behind the one before it");
+  expect_damaged([&](Parts* p) { p->blocks[second + p->index[1].kinds_at() + 1] = kKindRow; },
+                 "has fewer candidates than the index says");
+  expect_damaged([&](Parts* p) { p->blocks[second + p->index[1].kinds_at() + 1] = 7; },
+                 "has a row of an unknown kind");
+  const CheckpointFile file = WriteParts([&](Parts* p) { p->blocks[second] ^= 1; });
+  ExpectDamaged(file, place.c_str());
+  ExpectDamaged(file, "has the CRC-32C");
+}
+
+TEST_F(DamagedRowsFileTest, AFileOfALaterFormatIsNotCalledDamaged) {
+  WriteParts([](Parts*) {});
+  std::string bytes = Content();
+  bytes[8] = 2;
+  const uint32_t crc = Crc32c(bytes.data(), 12);
+  std::copy_n(reinterpret_cast<const char*>(&crc), 4, &bytes[12]);
+  const absl::Status status = Read(&disk_, "/d", List(bytes)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            absl::StrCat("'/d/", kPath, "': format version 2; this program knows version 1"));
+}
+
+TEST_F(DamagedRowsFileTest, AnotherFileOfTheSameSizeIsNotTheManifests) {
+  const CheckpointFile file = WriteParts([](Parts*) {});
+  WriteParts([](Parts* p) {
+    p->footer.index_crc32c = 0;
+    p->index[0].crc32c ^= 1;
+  });
+  const auto reader = RowsFileReader::Open(&disk_, "/d", file);
+  EXPECT_EQ(reader.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(reader.status().message()), HasSubstr("the manifest says"));
+}
+
+// docs/formats.md shows these bytes.
+TEST_F(RowsFileTest, GoldenBytes) {
+  TestRows rows;
+  rows[RowKeyOf(TableId(4), 0x1122334455667788)] = {7, 1000, {0.5f, -2}};
+  rows[RowKeyOf(TableId(4), 9)] = {2, 1001, {}};
+  const auto file = Write(&disk_, "/d", rows);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(absl::BytesToHexString(Content()),
+            "54636c6e526f7773"  // Header.
+            "01000000951b2df2"
+            "88776655443322110900000000000000"  // The block: keys,
+            "0700000002000000"                  // lookups,
+            "e8030000e9030000"                  // steps + 1,
+            "0001000000000000"                  // kinds,
+            "0000003f000000c0"                  // values.
+            "887766554433221104000000"          // The index.
+            "0200000001000000020000000d3f2e7000000000"
+            "02000000000000000100000000000000"  // The footer.
+            "22cf9c725b566d0f000000003aac227d");
 }
 
 }  // namespace

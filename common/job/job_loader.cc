@@ -179,6 +179,14 @@ absl::StatusOr<Job> LoadJob(const std::string& path, const std::vector<std::stri
   return ParseJob(text, path, overrides, cleared, use);
 }
 
+absl::StatusOr<Job> ReadWrittenJob(const std::string& path,
+                                   const std::vector<std::string>& overrides,
+                                   const std::vector<std::string>& cleared) {
+  ASSIGN_OR_RETURN(const std::string text, ReadJobFile(path));
+  ASSIGN_OR_RETURN(const JobSource source, JobSource::Parse(text, path, overrides, cleared));
+  return source.job();
+}
+
 absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file,
                              const std::vector<std::string>& overrides,
                              const std::vector<std::string>& cleared, JobUse use) {

@@ -28,7 +28,13 @@ absl::StatusOr<Job> LoadJob(const std::string& path, const std::vector<std::stri
                             const std::vector<std::string>& cleared = {},
                             JobUse use = JobUse::kRead);
 
-// The same for a text that errors call `file`.
+// The job as it is written there and by the flags, without defaults and unchecked. Errors: as
+// above.
+absl::StatusOr<Job> ReadWrittenJob(const std::string& path,
+                                   const std::vector<std::string>& overrides,
+                                   const std::vector<std::string>& cleared);
+
+// LoadJob for a text that errors call `file`.
 absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file,
                              const std::vector<std::string>& overrides,
                              const std::vector<std::string>& cleared = {},

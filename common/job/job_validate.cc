@@ -526,8 +526,9 @@ class Validator {
 
   absl::Status CheckCluster() const {
     const Cluster& cluster = job_.cluster();
-    RETURN_IF_ERROR(Range("cluster.servers", cluster.servers(), 1, kMaxProcesses));
+    RETURN_IF_ERROR(Range("cluster.servers", cluster.servers(), 0, kMaxProcesses));
     RETURN_IF_ERROR(Range("cluster.workers", cluster.workers(), 1, kMaxProcesses));
+    if (HasEmbeddedServer(cluster)) RETURN_IF_ERROR(CheckEmbeddedServer(cluster));
     RETURN_IF_ERROR(Range("cluster.worker_threads", cluster.worker_threads(), 1, kMaxThreads));
     RETURN_IF_ERROR(Range("cluster.server_threads", cluster.server_threads(), 1, kMaxThreads));
     RETURN_IF_ERROR(Range("cluster.max_message_bytes", cluster.max_message_bytes(),
@@ -545,6 +546,21 @@ class Validator {
     RETURN_IF_ERROR(CheckSize(source_, "cluster.max_pending_size", cluster.max_pending_size(),
                               kMinPendingBytes));
     return CheckSize(source_, "cluster.max_log_size", cluster.max_log_size(), kMinLogBytes);
+  }
+
+  // The worker's process has the server, too.
+  absl::Status CheckEmbeddedServer(const Cluster& cluster) const {
+    if (cluster.workers() > 1) {
+      return source_.Error(
+          "cluster.workers",
+          absl::StrCat("is ", cluster.workers(),
+                       "; with cluster.servers: 0 the only worker holds the rows"));
+    }
+    if (cluster.durability() == NONE) return absl::OkStatus();
+    return source_.Error("cluster.durability",
+                         absl::StrCat("is ", Durability_Name(cluster.durability()),
+                                      "; with cluster.servers: 0 the rows die with the worker, and "
+                                      "a push log would save nothing; checkpoints do"));
   }
 
   absl::Status CheckHostTimeouts(const Cluster& cluster) const {

@@ -223,7 +223,11 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Cluster, ValidateJobTest,
     testing::Values(
-        Case{"servers: 2", "servers: 0", "j:22: cluster.servers is 0; it must be at least 1"},
+        Case{"servers: 2", "servers: 0 workers: 2",
+             "j:22: cluster.workers is 2; with cluster.servers: 0 the only worker holds the rows"},
+        Case{"servers: 2", "servers: 0 durability: LOG_ASYNC",
+             "j:22: cluster.durability is LOG_ASYNC; with cluster.servers: 0 the rows die with the "
+             "worker, and a push log would save nothing; checkpoints do"},
         Case{"servers: 2", "workers: 0", "j:22: cluster.workers is 0; it must be at least 1"},
         Case{"servers: 2", "servers: 1025",
              "j:22: cluster.servers is 1025; it must be at most 1024"},

@@ -180,7 +180,7 @@ std::vector<DenseTable> DenseTablesOf(const Job& resolved, const ModelSpec& mode
 }
 
 uint64_t DensePushBytes(const Job& resolved) {
-  const ClusterMap cluster(resolved.cluster().servers());
+  const ClusterMap cluster(NumServers(resolved.cluster()));
   const bool pushes_rows = HoldsDenseParameters(resolved);
   std::vector<uint64_t> bytes(cluster.num_servers());
   for (const DenseTable& tensor : ResolveTables(resolved).dense) {
@@ -215,6 +215,10 @@ uint32_t PrefetchSteps(const Cache& cache) {
   return std::min(kDefaultPrefetchSteps, std::max(1u, cache.window_steps()) - 1);
 }
 
+bool HasEmbeddedServer(const Cluster& cluster) { return cluster.servers() == 0; }
+
+uint32_t NumServers(const Cluster& cluster) { return std::max(1u, cluster.servers()); }
+
 bool ExchangesBlocks(const Job& resolved) {
   return resolved.cluster().workers() > 1 && resolved.train().staleness_steps() == 0;
 }
@@ -239,7 +243,7 @@ ConfigureRequest MakeConfigureRequest(const Job& resolved, const std::string& jo
   request.set_job_id(job_id);
   request.set_generation(generation);
   request.set_server_index(index.value());
-  request.set_num_servers(resolved.cluster().servers());
+  request.set_num_servers(NumServers(resolved.cluster()));
   request.set_num_workers(resolved.cluster().workers());
   request.set_seed(resolved.seed());
   request.set_staleness_steps(resolved.train().staleness_steps());

@@ -85,6 +85,12 @@ float LearningRateAt(const LearningRate& schedule, Step step);
 // cache.prefetch_steps, or the default that follows from the window where the job file has none.
 uint32_t PrefetchSteps(const Cache& cache);
 
+// Whether the job has no server processes (cluster.servers is 0): its worker has a server within
+// its own process, the embedded one, which holds every row.
+bool HasEmbeddedServer(const Cluster& cluster);
+// How many servers hold the rows, each one shard; the embedded one counts.
+uint32_t NumServers(const Cluster& cluster);
+
 // Whether the workers send each other blocks (worker/exchange): several in sync mode.
 bool ExchangesBlocks(const Job& resolved);
 // Whether the workers hold the dense parameters: a single one all, those that exchange blocks a
@@ -99,7 +105,7 @@ bool WritesCheckpoints(const Job& resolved);
 
 // The request that makes a server the owner of its shard of a job. The launcher sends it, and each
 // worker sends it again to check that its servers hold the tables that it expects.
-// REQUIRES: index < job.cluster.servers
+// REQUIRES: index < NumServers(resolved.cluster())
 ConfigureRequest MakeConfigureRequest(const Job& resolved, const std::string& job_id,
                                       uint64_t generation, ServerIndex index);
 

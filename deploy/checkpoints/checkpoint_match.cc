@@ -614,7 +614,7 @@ CheckpointManifest ManifestOf(const Job& job, const std::string& build) {
   CheckpointManifest manifest;
   manifest.set_format_version(kCheckpointFormatVersion);
   manifest.set_job_id(job.name());
-  manifest.set_num_servers(job.cluster().servers());
+  manifest.set_num_servers(NumServers(job.cluster()));
   manifest.set_num_workers(job.cluster().workers());
   manifest.set_seed(job.seed());
   for (const TableLayout& layout : ResolveTables(job).AllLayouts()) {

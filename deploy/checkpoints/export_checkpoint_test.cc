@@ -253,7 +253,7 @@ TEST_F(ExportCheckpointTest, TensorsFollowEachOtherAndAreAligned) {
 }
 
 TEST_F(ExportCheckpointTest, LeavesNothingWhereItFails) {
-  const std::string file = std::string(kDirectory) + "/step-000000009/generation-1-server-0.sst";
+  const std::string file = std::string(kDirectory) + "/step-000000009/generation-1-server-0.rows";
   const std::string good = disk_.Content(file);
   std::string bad = good;
   bad[20] = static_cast<char>(bad[20] ^ 1);

@@ -285,7 +285,7 @@ TEST_F(ResumeTest, WhatSharesADamagedFileIsNotCalledWhole) {
   }
   Write(2, "step-000000019", 1);
   const std::string path = absl::StrCat(kDirectory, "/", before.shards(0).files(0).path());
-  ASSERT_EQ(path, "checkpoints/step-000000019/generation-1-server-0.sst");
+  ASSERT_EQ(path, "checkpoints/step-000000019/generation-1-server-0.rows");
   std::string content = disk_.Content(path);
   content[content.size() / 2] ^= 1;
   disk_.SetContent(path, content);

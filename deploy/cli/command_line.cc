@@ -42,7 +42,7 @@ void AddJobFlags(CLI::App* command, JobFlags* flags, bool trains, const char* ru
   AddValue(command, "JOB", &flags->job, "FILE", "the job file (proto/job.proto)");
   AddValue(command, "--data", &flags->data, "PATH", "the data, instead of data.path of the job");
   AddValue(command, "--servers", &flags->servers, "N",
-           "parameter servers, instead of cluster.servers");
+           "parameter servers, instead of cluster.servers; 0: the worker holds the rows itself");
   if (trains) {
     AddValue(command, "--workers", &flags->workers, "N", "workers, instead of cluster.workers");
   }

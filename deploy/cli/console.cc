@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/timing.h"
+#include "common/job/resolved_job.h"
 #include "deploy/http/http_feed.h"
 #include "deploy/report/progress_bar.h"
 
@@ -135,9 +136,13 @@ absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobOptions& opti
                                           int fd) {
   // Lines that a slow reader has no room for are dropped: the job never waits for the reader.
   Console out(fd, signals);
-  out.TryWrite(Line(absl::StrCat(
-      "job ", job.name(), ": ", Plural(job.cluster().servers(), "server"), ", ",
-      Plural(job.cluster().workers(), "worker"), ", run directory ", directory.path())));
+  const bool is_embedded = HasEmbeddedServer(job.cluster());
+  out.TryWrite(
+      Line(absl::StrCat("job ", job.name(), ": ",
+                        is_embedded ? "1 worker, which holds the rows itself"
+                                    : absl::StrCat(Plural(job.cluster().servers(), "server"), ", ",
+                                                   Plural(job.cluster().workers(), "worker")),
+                        ", run directory ", directory.path())));
   if (options.http != nullptr) {
     out.TryWrite(Line(PageLine(*options.http, out.is_terminal())));
   }
@@ -152,7 +157,8 @@ absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobOptions& opti
     const std::string when =
         were_up ? " again" : absl::StrFormat(" in %.1f s", absl::ToDoubleSeconds(watch.Elapsed()));
     were_up = true;
-    out.TryWrite(Line(absl::StrCat("servers up", when, ": ", absl::StrJoin(addresses, ", "))));
+    out.TryWrite(Line(absl::StrCat(is_embedded ? "embedded server up" : "servers up", when, ": ",
+                                   absl::StrJoin(addresses, ", "))));
   };
   observer.on_progress = [&](const Progress& progress) { bar.Update(progress, watch.Elapsed()); };
   observer.on_notice = [&](const std::string& text) {

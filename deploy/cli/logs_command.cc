@@ -63,7 +63,7 @@ struct Logs {
 
 absl::StatusOr<std::vector<std::string>> ProcessesOf(const LogsFlags& flags, const Job& job) {
   std::vector<std::string> processes;
-  for (uint32_t i = 0; i < job.cluster().servers(); ++i) {
+  for (uint32_t i = 0; i < job.cluster().servers(); ++i) {  // An embedded one has its worker's.
     processes.push_back(ProcessName(ProcessRole::kServer, i));
   }
   for (uint32_t i = 0; i < job.cluster().workers(); ++i) {

@@ -126,8 +126,18 @@ absl::Status KeepInit(const ResumePoint& point, const RunDirectory& directory, J
   return absl::OkStatus();
 }
 
+// Whether the job names no servers, and nothing that only servers can do.
+bool MayEmbedServer(const TrainFlags& flags) {
+  if (flags.job.empty() || flags.servers.has_value() || flags.workers.has_value()) return false;
+  const absl::StatusOr<Job> written = ReadWrittenJob(flags.job, flags.set, flags.clear);
+  if (!written.ok()) return false;  // LoadJob says what is wrong.
+  const Cluster& cluster = written->cluster();
+  return !cluster.has_servers() && cluster.workers() <= 1 && cluster.durability() == NONE;
+}
+
 // If JOB is left out, --resume takes the job as it was run.
-absl::StatusOr<Job> JobToTrain(const TrainFlags& flags, bool resumes) {
+absl::StatusOr<Job> JobToTrain(TrainFlags flags, bool resumes) {
+  if (flags.embed && MayEmbedServer(flags)) flags.servers = "0";
   if (!resumes) {
     std::vector<std::string> overrides;
     if (!flags.init_from.empty()) overrides.push_back("init_from=" + flags.init_from);
@@ -181,6 +191,7 @@ absl::Status SetUpHosts(const TrainFlags& flags, const Job& job, JobOptions* opt
     return absl::InvalidArgumentError(
         "--nodes needs --run-dir, a folder that all hosts see at the same path");
   }
+  RETURN_IF_ERROR(CheckMaySpread(job));
   const Tls& tls = job.cluster().tls();
   if (!tls.automatic()) {
     RETURN_IF_ERROR(
@@ -369,6 +380,13 @@ absl::StatusOr<Job> LoadJobOf(const JobFlags& flags) {
   return job;
 }
 
+absl::Status CheckMaySpread(const Job& job) {
+  if (!HasEmbeddedServer(job.cluster())) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "cluster.servers is 0: the worker holds the rows itself, on the machine of `thermocline "
+      "train`; a job on hosts has servers (--servers 1)");
+}
+
 int ComplainAboutSetup(const absl::Status& why) {
   return Complain(why.message(), absl::IsCancelled(why) ? kExitFailed : kExitUsage);
 }
@@ -428,7 +446,8 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const EvalFlags& flags, ByteScan* scan)
                    ResolveCheckpointPath(flags.checkpoint, scan, &options.notices));
   // What is held out of the job's own data doesn't matter to other data.
   std::vector<std::string> overrides,
-      cleared = {"evaluate", "init_from", "init", "fae", "calibration"};
+      cleared = {"evaluate",        "init_from",         "init", "fae", "calibration",
+                 "cluster.workers", "cluster.durability"};
   if (flags.data.has_value()) {
     overrides = {"data.test_path=\"\"", "data.test_share=0"};
     cleared.insert(cleared.end(), {"data.test", "data.split"});

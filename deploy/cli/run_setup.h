@@ -32,6 +32,7 @@ struct TrainFlags : JobFlags {
   bool restarted = false;
   bool other_data = false;
   bool or_begin = false;
+  bool embed = false;  // The worker holds the rows itself, where the job leaves that open.
   std::string init_from;
   std::string trace;   // "FIRST:LAST"
   int64_t nodes = 0;   // 0: on this machine
@@ -75,6 +76,9 @@ int ComplainAboutSetup(const absl::Status& why);
 // Loads the job that the flags name and change, its paths made absolute, and finds what it begins
 // with. Errors: bad usage or a bad job file.
 absl::StatusOr<Job> LoadJobOf(const JobFlags& flags);
+
+// Whether a job may run over several hosts. Errors: kInvalidArgument (its server is embedded)
+absl::Status CheckMaySpread(const Job& job);
 
 // Takes a field out of the job that the flags name; no --set of the user puts a part of it back.
 void TakeOut(const std::string& field, JobFlags* flags);

@@ -101,6 +101,40 @@ TEST_F(OrBeginTest, NeitherRemovesNorTakesWhatIsNotItsOwn) {
   EXPECT_EQ(SetUp(true).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
+// How many servers the job has with --embed, with `more` in its file.
+class EmbedTest : public OrBeginTest {
+ protected:
+  EmbedTest() {
+    fs::remove_all(RunDir());
+    flags_.or_begin = false;
+    flags_.embed = true;
+  }
+  int ServersWith(const std::string& more) {
+    fs::remove_all(RunDir());
+    Write("job_more", absl::StrCat(Text("job"), more));
+    flags_.job = folder_ + "/job_more";
+    ByteScan scan;
+    const auto setup = SetUpTraining(flags_, &scan);
+    EXPECT_TRUE(setup.ok()) << setup.status();
+    return setup.ok() ? static_cast<int>(setup->job.cluster().servers()) : -1;
+  }
+};
+
+TEST_F(EmbedTest, TheJobAndOtherFlagsComeFirst) {
+  EXPECT_EQ(ServersWith(""), 0);
+  EXPECT_EQ(ServersWith(" cluster { workers: 1 }"), 0);
+  EXPECT_EQ(ServersWith(" cluster { servers: 2 }"), 2);
+  EXPECT_EQ(ServersWith(" cluster { workers: 2 }"), 1);
+  EXPECT_EQ(ServersWith(" cluster { durability: LOG_ASYNC }"), 1);
+  flags_.set = {"cluster.durability=LOG_SYNC"};
+  EXPECT_EQ(ServersWith(""), 1);
+  flags_.set = {"cluster.servers=3"};
+  EXPECT_EQ(ServersWith(""), 3);
+  flags_.set = {};
+  flags_.servers = "4";
+  EXPECT_EQ(ServersWith(""), 4);
+}
+
 TEST_F(OrBeginTest, NeedsTheFolderThatWasSubmitted) {
   fs::remove_all(RunDir());  // Its file system is not mounted.
   EXPECT_EQ(SetUp(true).status().code(), absl::StatusCode::kNotFound);

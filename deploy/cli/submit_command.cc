@@ -332,6 +332,7 @@ absl::StatusOr<Prepared> Prepare(SubmitFlags flags, SignalWatch* signals) {
   JobFlags without_page = flags;  // The page's address may need the certificates below.
   without_page.http.reset();
   ASSIGN_OR_RETURN(Job job, LoadJobOf(without_page));
+  RETURN_IF_ERROR(CheckMaySpread(job));
   SubmitFlags kept = flags;
   kept.node_dir = AbsolutePath(flags.node_dir);
   // Its ports are reached from other machines: closed, unless its user says otherwise.

@@ -231,6 +231,9 @@ examples:
   command->add_flag("--or-begin", flags->or_begin,
                     "with --resume or --restarted, of an engine's first submission: begins the job "
                     "where its run directory has no job file yet");
+  command->add_flag("--embed", flags->embed,
+                    "as --servers 0, where the job says nothing of servers, several workers and "
+                    "durability");
   AddValue(command, "--init-from", &flags->init_from, "PATH",
            "begins with the model of another run's checkpoint: its path, or the run's");
   AddValue(command, "--trace", &flags->trace, "FIRST:LAST",

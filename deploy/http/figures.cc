@@ -305,6 +305,7 @@ constexpr LeftOut kLeftOut[] = {
     {"ServerStats", "server_index", kLabel},
     {"ServerStats", "num_servers", "it is that of thermocline_up"},
     {"ServerStats", "clock_ns", kClock},
+    {"ServerStats", "embedded", "it is a setting of the job"},
     {"ServerStats", "accepted_through",
      "servers times workers are too many; thermocline_worker_accepted_steps has the least of a "
      "worker over all servers"},

@@ -89,8 +89,8 @@ TEST_F(CheckpointCoordinatorTest, AnIncrementNamesTheFilesOfItsBaseFirst) {
   const auto manifest = store_.Load("step-000000019");
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   ASSERT_EQ(manifest->shards(0).files_size(), 2);
-  EXPECT_EQ(manifest->shards(0).files(0).path(), "step-000000009/generation-2-server-0.sst");
-  EXPECT_EQ(manifest->shards(0).files(1).path(), "step-000000019/generation-2-server-0.sst");
+  EXPECT_EQ(manifest->shards(0).files(0).path(), "step-000000009/generation-2-server-0.rows");
+  EXPECT_EQ(manifest->shards(0).files(1).path(), "step-000000019/generation-2-server-0.rows");
   EXPECT_EQ(manifest->shards(0).base_step(), 9);
   EXPECT_EQ(manifest->shards(1).files_size(), 1);
   // The first checkpoint is gone, but for the file that the second needs.
@@ -412,11 +412,11 @@ TEST_F(CheckpointCoordinatorTest, AFileThatIsNotThereCallsTheCutOff) {
   cluster_.AdvanceTo(9);
   cluster_.WriteAll(9);
   ASSERT_TRUE(
-      disk_.Remove(absl::StrCat(kTestCheckpoints, "/step-000000009/generation-2-server-1.sst"))
+      disk_.Remove(absl::StrCat(kTestCheckpoints, "/step-000000009/generation-2-server-1.rows"))
           .ok());
   Poll();
   EXPECT_THAT(Names(), IsEmpty());
-  EXPECT_THAT(coordinator().TakeEvents().at(0).reason, HasSubstr("server-1.sst' is missing"));
+  EXPECT_THAT(coordinator().TakeEvents().at(0).reason, HasSubstr("server-1.rows' is missing"));
 }
 
 // Carries out the calls of a round, and returns the operation that is no call: a commit, a removal,

@@ -51,9 +51,9 @@ struct GenerationState {
 
   GenerationState(const GenerationStart& first, const Cluster& cluster)
       : start(first),
-        processes(first.generation, cluster.servers(), cluster.workers()),
-        stall(cluster.servers()),
-        full_disks(cluster.servers()) {}
+        processes(first.generation, cluster),
+        stall(processes.servers.size()),
+        full_disks(processes.servers.size()) {}
 
   GenerationStart start;
   CheckpointManifest base;  // The manifest of start.base.

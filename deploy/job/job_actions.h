@@ -34,7 +34,8 @@ struct StartProcess {
   std::string host;  // "": this machine.
   // For a server: where it listened before; "": a free port.
   std::string address;
-  // For a worker:
+  // For a worker. An embedded server has first_step and data_place, too: its process is the
+  // worker's.
   uint32_t local_rank = 0;  // Among the workers of its host.
   Step first_step;
   std::string data_place;            // Where its data go on, as the base has it.

@@ -140,7 +140,9 @@ void JobMachine::StartServers() {
   stage_ = Stage::kStartingServers;
   generation_.startup_deadline = now_ + StartupTimeout();
   for (size_t i = 0; i < generation_.processes.servers.size(); ++i) {
-    Do(NextProcess(ProcessRole::kServer, i));
+    action::StartProcess start = NextProcess(ProcessRole::kServer, i);
+    if (HasEmbeddedServer(options_.job.cluster())) SetPlaceInData(&start);
+    Do(std::move(start));
   }
 }
 
@@ -300,6 +302,11 @@ void JobMachine::StartDueServers() {
 // Workers
 // ------------------------------------------------------------------------------------------------
 
+void JobMachine::SetPlaceInData(action::StartProcess* start) const {
+  start->first_step = generation_.start.first_step();
+  if (OrdersDataByLoss()) start->data_place = generation_.base.evaluations().data_place();
+}
+
 void JobMachine::StartWorkers() {
   GenerationState& g = generation_;
   g.look_at = absl::InfiniteDuration();
@@ -309,8 +316,7 @@ void JobMachine::StartWorkers() {
   for (size_t rank = 0; rank < g.processes.workers.size(); ++rank) {
     action::StartProcess start = NextProcess(ProcessRole::kWorker, rank);
     start.local_rank = g.placement.LocalRank(rank);
-    start.first_step = g.start.first_step();
-    if (OrdersDataByLoss()) start.data_place = g.base.evaluations().data_place();
+    SetPlaceInData(&start);
     start.servers = g.processes.Addresses(ProcessRole::kServer);
     Do(std::move(start));
   }
@@ -377,7 +383,7 @@ void JobMachine::On(const event::Introduced& introduced) {
 CheckpointOptions JobMachine::OptionsOfCheckpoints() {
   const Job& job = options_.job;
   CheckpointOptions options;
-  options.num_servers = job.cluster().servers();
+  options.num_servers = NumServers(job.cluster());
   options.num_workers = job.cluster().workers();
   options.manifest = options_.manifest;
   options.manifest.set_generation(generation_.start.generation);
@@ -480,7 +486,7 @@ void JobMachine::LookAtHosts() {
   const Cluster& cluster = options_.job.cluster();
   const std::vector<Host> usable = hosts_.Usable();
   absl::StatusOr<Placement> placement =
-      Place(usable, cluster.servers(), cluster.workers(), options_.job.device());
+      Place(usable, NumServers(cluster), cluster.workers(), options_.job.device());
   const bool is_first = placed_.empty();
   const size_t wanted = HostsToWaitFor();
   const std::string waited =

@@ -126,6 +126,7 @@ class JobMachine {
   void Advance();
   void Open(const GenerationStart& start);
   action::StartProcess NextProcess(ProcessRole role, size_t index);
+  void SetPlaceInData(action::StartProcess* start) const;
   void StartServers();
   void ConfigureServers();
   void Configure(size_t server);

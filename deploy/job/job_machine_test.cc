@@ -315,6 +315,36 @@ TEST_F(JobMachineTest, ALossTakesTheJobBackToTheNewestCheckpoint) {
             "worker 1 was killed by signal 9 (Killed); going back to step 10 (generation 2)");
 }
 
+// One process is the server and the worker of a job without servers: it ends once, and begins with
+// its place in the data.
+TEST_F(JobMachineTest, TheLossOfAWorkerWithAnEmbeddedServerTakesTheJobBack) {
+  Cluster& cluster = *options_.job.mutable_cluster();
+  cluster.set_servers(0);
+  cluster.set_workers(1);
+  cluster.set_durability(NONE);
+  options_.manifest.set_num_servers(1);
+  const auto train = [&] {
+    Open();
+    EXPECT_EQ(starts_.count("server 1"), 0u);
+    Started("server 0");
+    Take(event::Configured{Id("server 0"), absl::OkStatus()});
+    Started("worker 0");
+    EXPECT_EQ(machine().stage(), Stage::kTraining);
+  };
+  train();
+  EXPECT_EQ(starts_.at("server 0").first_step, Step(0));
+  WriteCheckpoint(9);
+  Take(event::Committed{1, absl::OkStatus(), false});
+  End("worker 0", kKilled);
+  End("server 0", kKilled);
+  SettleAndStop();
+  EXPECT_EQ(lines_.back(),
+            "worker 0 was killed by signal 9 (Killed); going back to step 10 (generation 2)");
+  train();
+  EXPECT_EQ(starts_.at("server 0").first_step, Step(10));
+  EXPECT_EQ(starts_.at("worker 0").first_step, Step(10));
+}
+
 // Where worker 0 reports that the data go on reaches all workers, and the checkpoints of later
 // steps; workers that begin with one of these get it back.
 TEST_F(JobMachineTest, WhereTheDataGoOnIsToldToAllWorkersAndKept) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/process_limits.h"
+#include "common/job/resolved_job.h"
 
 namespace thermocline {
 namespace {
@@ -66,6 +67,12 @@ absl::Status FailureStatus(const std::vector<ProcessFailure>& failures) {
 // ProcessTable
 // ------------------------------------------------------------------------------------------------
 
+ProcessTable::ProcessTable(uint64_t generation, const Cluster& cluster)
+    : servers(NumServers(cluster)),
+      workers(cluster.workers()),
+      generation_(generation),
+      has_embedded_server_(HasEmbeddedServer(cluster)) {}
+
 ProcessId ProcessTable::Begin(ProcessRole role, size_t index) {
   ProcessState& process = role == ProcessRole::kServer ? servers[index] : workers[index];
   ++process.incarnation;
@@ -96,11 +103,12 @@ std::vector<ProcessFailure> ProcessTable::Failures() const {
   std::vector<ProcessFailure> failures;
   for (size_t i = 0; i < servers.size(); ++i) {
     if (!servers[i].end.has_value() || servers[i].start_at.has_value()) continue;
-    failures.push_back({ProcessRole::kServer, ProcessName(ProcessRole::kServer, i), *servers[i].end,
-                        static_cast<uint32_t>(i)});
+    const ProcessRole role = has_embedded_server_ ? ProcessRole::kWorker : ProcessRole::kServer;
+    failures.push_back({role, ProcessName(role, i), *servers[i].end, static_cast<uint32_t>(i)});
   }
   for (size_t i = 0; i < workers.size(); ++i) {
     if (!workers[i].end.has_value() || workers[i].ended_well()) continue;
+    if (has_embedded_server_ && !failures.empty()) continue;  // One process, which ended once.
     failures.push_back({ProcessRole::kWorker, ProcessName(ProcessRole::kWorker, i), *workers[i].end,
                         static_cast<uint32_t>(i)});
   }

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "deploy/job/stall_watch.h"
+#include "proto/job.pb.h"
 
 namespace thermocline {
 
@@ -96,8 +97,7 @@ struct ProcessState {
 // The processes of one generation. Not thread-safe.
 class ProcessTable {
  public:
-  ProcessTable(uint64_t generation, size_t num_servers, size_t num_workers)
-      : servers(num_servers), workers(num_workers), generation_(generation) {}
+  ProcessTable(uint64_t generation, const Cluster& cluster);
 
   // The id of the last process.
   ProcessId Id(ProcessRole role, size_t index) const {
@@ -115,7 +115,7 @@ class ProcessTable {
   std::vector<std::string> Addresses(ProcessRole role) const;
   std::vector<uint32_t> RunningWorkers() const;
   // Servers that ended and are not started again, then workers that ended with an error. Workers
-  // that only lost another process come last.
+  // that only lost another process come last. The end of an embedded server is its worker's.
   std::vector<ProcessFailure> Failures() const;
   // The first process that neither came up nor ended well.
   std::optional<size_t> FirstNotUp(ProcessRole role) const;
@@ -132,6 +132,7 @@ class ProcessTable {
   }
 
   uint64_t generation_;
+  bool has_embedded_server_;
 };
 
 }  // namespace thermocline

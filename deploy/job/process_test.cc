@@ -54,6 +54,24 @@ TEST(ProcessTest, Texts) {
   EXPECT_EQ(ProcessName(kWorker, 7), "worker 7");
 }
 
+// The launcher sees the end of one process as that of two.
+TEST(ProcessTest, AnEmbeddedServerEndsAsItsWorker) {
+  Cluster cluster;
+  cluster.set_servers(0);
+  cluster.set_workers(1);
+  ProcessTable table(1, cluster);
+  ASSERT_EQ(table.servers.size(), 1u);
+  const ProcessEnd killed = {std::nullopt, "was killed by signal 9 (Killed)", ""};
+  table.servers[0].end = killed;
+  EXPECT_EQ(DescribeFailures(table.Failures()), "worker 0 was killed by signal 9 (Killed)");
+  table.workers[0].end = killed;
+  EXPECT_EQ(DescribeFailures(table.Failures()), "worker 0 was killed by signal 9 (Killed)");
+  table.workers[0].end = ProcessEnd{0, "is done", ""};
+  EXPECT_EQ(DescribeFailures(table.Failures()), "worker 0 was killed by signal 9 (Killed)");
+  table.servers[0].end.reset();
+  EXPECT_TRUE(table.Failures().empty());
+}
+
 TEST(ProcessTest, ReasonsComeFirstAndOnce) {
   const auto failed = [](const std::string& name, const std::string& reason) {
     return ProcessFailure{kWorker, name, {1, "exited with code 1 (x)", "exited; its log", reason}};

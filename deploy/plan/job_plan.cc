@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/checkpoint/row_key.h"
+#include "common/checkpoint/rows_format.h"
 #include "common/job/cache_layout.h"
 #include "common/job/job_data.h"
 #include "common/job/model_memory.h"
@@ -50,9 +51,6 @@ constexpr uint64_t PulledKeyBytes(uint64_t row_floats) { return 8 + 4 * row_floa
 
 uint64_t SizeOf(const std::string& text) { return ParseByteSize(text).value_or(0); }
 
-// RocksDB adds 8 bytes to a key and 3 of lengths to a row; blocks have an index.
-constexpr uint64_t kFileRowBytes = 12;
-
 struct CheckpointSizes {
   uint64_t all_bytes = 0;             // of one with all rows
   double changed_bytes_per_step = 0;  // rows that a step changes, at most
@@ -94,7 +92,7 @@ class Planner {
         figures_(inputs.figures),
         tables_(ResolveTables(job)),
         model_(DescribeModel(job)),
-        servers_(job.cluster().servers()),
+        servers_(NumServers(job.cluster())),
         workers_(job.cluster().workers()),
         on_device_(job.device() == Job::CUDA ||
                    (job.device() == Job::AUTO && !machine.gpus.empty())),
@@ -308,7 +306,7 @@ class Planner {
     }
     // No more than go there; the files' blocks that a server holds count, too.
     Add(&plan_.server, "rows on their way to RocksDB", std::min(kSpillBufferBytes, spilled_bytes));
-    Add(&plan_.server, "the program", kServerBytes);
+    if (!HasEmbeddedServer(job_.cluster())) Add(&plan_.server, "the program", kServerBytes);
     plan_.memory_bytes += servers_ * SumOf(plan_.server);
   }
 
@@ -496,9 +494,7 @@ class Planner {
 
 }  // namespace
 
-uint64_t CheckpointRowBytes(uint64_t row_floats) {
-  return kRowKeyBytes + RowValueBytes(row_floats) + kFileRowBytes;
-}
+uint64_t CheckpointRowBytes(uint64_t row_floats) { return kRowsFileRowBytes + 4 * row_floats; }
 
 uint64_t SumOf(const std::vector<PlanPart>& parts) {
   uint64_t bytes = 0;

@@ -89,7 +89,7 @@ struct JobPlan {
   std::vector<PlannedSlab> kept;
 };
 
-// What a row takes in a checkpoint's file, at most: with what RocksDB's format adds.
+// What a row takes in a checkpoint's file, at most.
 uint64_t CheckpointRowBytes(uint64_t row_floats);
 
 // REQUIRES: a resolved, valid job. Errors: kInvalidArgument (the figures lack a column that the job

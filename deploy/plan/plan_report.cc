@@ -163,7 +163,10 @@ std::string RenderPlan(const Job& job, const JobPlan& plan, const Machine& machi
   std::string text = RenderTables(job, plan);
   absl::StrAppend(
       &text,
-      RenderParts(servers == 1 ? std::string("server") : processes(servers, "server"), plan.server),
+      RenderParts(servers == 0   ? std::string("the worker's embedded server")
+                  : servers == 1 ? std::string("server")
+                                 : processes(servers, "server"),
+                  plan.server),
       RenderParts(workers == 1 ? std::string("worker") : processes(workers, "worker"), plan.worker),
       RenderParts("the worker's script", plan.script),
       RenderParts("GPU memory of each worker", plan.device),

@@ -26,7 +26,7 @@ std::string DescribeRisks(const Job& job) {
 absl::Status CheckStart(const Job& job, const Machine& machine, std::string* warning) {
   *warning = DescribeRisks(job);
   if (machine.memory_bytes == 0) return absl::OkStatus();
-  const uint64_t servers = job.cluster().servers(), workers = job.cluster().workers();
+  const uint64_t servers = NumServers(job.cluster()), workers = job.cluster().workers();
   const JobTables tables = ResolveTables(job);
   uint64_t certain = 0, budgets = 0;
   for (const DenseTable& tensor : tables.dense) {

@@ -19,6 +19,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/hash.h"
 #include "common/base/process.h"
+#include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/disk/disk.h"
@@ -169,6 +170,7 @@ LocalProcesses::LocalProcesses(const Job& job, const JobPrograms& programs,
       programs_(programs),
       directory_(directory),
       options_(std::move(options)),
+      has_embedded_server_(HasEmbeddedServer(job.cluster())),
       supervisor_(*supervisor),
       result_fds_(job.cluster().workers(), -1),
       results_(job.cluster().workers()) {}
@@ -199,6 +201,7 @@ void LocalProcesses::CloseResults() {
 void LocalProcesses::BeginGeneration(uint64_t /*generation*/,
                                      std::function<void(absl::string_view data)> on_metrics) {
   CloseResults();
+  embedded_worker_.reset();
   results_.assign(job_.cluster().workers(), {});
   on_metrics_ = std::move(on_metrics);
 }
@@ -211,15 +214,21 @@ absl::Duration LocalProcesses::UntilNextLook() const {
 // ------------------------------------------------------------------------------------------------
 
 absl::Status LocalProcesses::Start(const action::StartProcess& start) {
-  // Otherwise the port file of the process before would be taken for this one's.
-  RETURN_IF_ERROR(directory_.Remove(ProcessFileName(start.id.Name(), "port")));
-  RETURN_IF_ERROR(start.id.role == ProcessRole::kServer ? StartServer(start) : StartWorker(start));
+  if (has_embedded_server_ && start.id.role == ProcessRole::kWorker) {
+    embedded_worker_ = start.id;  // It runs since its server was started.
+  } else {
+    // Otherwise the port file of the process before would be taken for this one's.
+    RETURN_IF_ERROR(directory_.Remove(ProcessFileName(start.id.Name(), "port")));
+    RETURN_IF_ERROR(start.id.role == ProcessRole::kServer ? StartServer(start)
+                                                          : StartWorker(start));
+  }
   coming_up_.push_back(start.id);
   return absl::OkStatus();
 }
 
 absl::Status LocalProcesses::StartServer(const action::StartProcess& start) {
   if (start.address.empty()) RETURN_IF_ERROR(CheckOpenFilesOf(job_.cluster()));
+  if (has_embedded_server_) return StartWorker(start);
   ChildProcessOptions options;
   options.name = start.id.Name();
   options.command = ServerCommand(
@@ -232,30 +241,48 @@ absl::Status LocalProcesses::StartServer(const action::StartProcess& start) {
     options.command.push_back(absl::StrCat("--trace_root=", folder.string()));
   }
   AddTlsFlags(TlsOf(start.id), &options.command);
-  if (job_.cluster().durability() != NONE || SpillsRows(job_)) {
-    options.command.push_back(
-        absl::StrCat("--data_dir=", ProcessFile(directory_, options.name, "data")));
+  if (const std::string folder = DataFolder(start.id.index); !folder.empty()) {
+    options.command.push_back(absl::StrCat("--data_dir=", folder));
   }
   options.log_path = ProcessFile(directory_, options.name, "log");
   return supervisor_.Start(start.id, options);
 }
 
+std::string LocalProcesses::DataFolder(uint32_t server) const {
+  if (job_.cluster().durability() == NONE && !SpillsRows(job_)) return "";
+  return ProcessFile(directory_, ProcessName(ProcessRole::kServer, server), "data");
+}
+
+// Starts a worker, or the one process of an embedded server and its worker.
 absl::Status LocalProcesses::StartWorker(const action::StartProcess& start) {
   const uint32_t rank = start.id.index;
+  ProcessId id = start.id;
+  id.role = ProcessRole::kWorker;
   RETURN_IF_ERROR(MakeResultFile(rank));
   ChildProcessOptions options;
-  options.name = start.id.Name();
+  options.name = id.Name();
   options.command = {
       programs_.worker,
       absl::StrCat("--job=", options_.job_file),
       absl::StrCat("--rank=", rank),
       absl::StrCat("--local_rank=", start.local_rank),
       absl::StrCat("--generation=", start.id.generation),
-      absl::StrCat("--servers=", absl::StrJoin(start.servers, ",")),
       absl::StrCat("--port_file=", ProcessFile(directory_, options.name, "port")),
       absl::StrCat("--result_file=/dev/fd/", result_fds_[rank]),
       absl::StrCat("--data_index=", options_.data_index),
   };
+  if (has_embedded_server_) {
+    RETURN_IF_ERROR(directory_.Remove(ProcessFileName(id.Name(), "port")));
+    options.command.push_back(
+        absl::StrCat("--embedded_port_file=", ProcessFile(directory_, start.id.Name(), "port")));
+    options.command.push_back(absl::StrCat("--embedded_data_dir=", DataFolder(start.id.index)));
+    if (WritesCheckpoints(job_)) {
+      options.command.push_back(
+          absl::StrCat("--embedded_checkpoint_root=", job_.checkpoint().directory()));
+    }
+  } else {
+    options.command.push_back(absl::StrCat("--servers=", absl::StrJoin(start.servers, ",")));
+  }
   if (start.first_step > Step(0)) {
     options.command.push_back(absl::StrCat("--start_step=", start.first_step.value()));
   }
@@ -267,7 +294,7 @@ absl::Status LocalProcesses::StartWorker(const action::StartProcess& start) {
         absl::StrCat("--listen=", JoinHostPort(job_.cluster().listen_host(), 0)));
   }
   if (options_.eval_only) options.command.push_back("--eval_only");
-  AddTlsFlags(TlsOf(start.id), &options.command);
+  AddTlsFlags(TlsOf(id), &options.command);
   options.log_path = ProcessFile(directory_, options.name, "log");
   if (rank != 0) return supervisor_.Start(start.id, options);
   ASSIGN_OR_RETURN(options.inherited_fd, MakeMetricsPipe());
@@ -321,6 +348,17 @@ event::WorkerResult LocalProcesses::ReadResult(const ProcessId& id) {
   return {id, std::llround(NumberAt(results_[id.index], "steps").value_or(0))};
 }
 
+// A worker with an embedded server has ended well when its metrics have ended, after its result;
+// its process serves on. Where the process ended before that, the end of both is seen below.
+void LocalProcesses::LookForEmbeddedEnd(std::vector<JobEvent>* events) {
+  if (!embedded_worker_.has_value() || !metrics_ended_) return;
+  event::WorkerResult result = ReadResult(*embedded_worker_);
+  if (!result.steps.ok()) return;
+  events->push_back(std::move(result));
+  events->push_back(event::ProcessEnded{*embedded_worker_, {kExitDone, "is done", "", ""}});
+  embedded_worker_.reset();
+}
+
 std::vector<JobEvent> LocalProcesses::TakeEvents() {
   std::vector<JobEvent> events;
   // Ends first: a process writes its port file before it ends.
@@ -330,7 +368,13 @@ std::vector<JobEvent> LocalProcesses::TakeEvents() {
   coming_up_.erase(std::remove_if(coming_up_.begin(), coming_up_.end(),
                                   [&](const ProcessId& id) { return LookForAddress(id, &events); }),
                    coming_up_.end());
+  LookForEmbeddedEnd(&events);
   for (Supervisor::Ended& each : ended) {
+    if (embedded_worker_.has_value()) {
+      events.push_back(event::ProcessEnded{*embedded_worker_, each.end});
+      embedded_worker_.reset();
+      coming_up_.clear();
+    }
     coming_up_.erase(std::remove(coming_up_.begin(), coming_up_.end(), each.id), coming_up_.end());
     if (each.id.role == ProcessRole::kWorker && each.end.exit_code == 0) {
       if (each.id.index == 0 && !metrics_ended_) {
@@ -349,7 +393,9 @@ void LocalProcesses::Stop(ProcessRole role, absl::Duration grace) {
   const auto is_of_role = [role](const ProcessId& id) { return id.role == role; };
   coming_up_.erase(std::remove_if(coming_up_.begin(), coming_up_.end(), is_of_role),
                    coming_up_.end());
-  if (role == ProcessRole::kWorker) held_back_.clear();
+  if (role != ProcessRole::kWorker) return;
+  held_back_.clear();
+  embedded_worker_.reset();
 }
 
 }  // namespace thermocline

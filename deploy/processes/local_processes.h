@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -85,22 +86,27 @@ class LocalProcesses : public Processes {
  private:
   absl::Status StartServer(const action::StartProcess& start);
   absl::Status StartWorker(const action::StartProcess& start);
+  std::string DataFolder(uint32_t server) const;  // "": the server needs none.
   absl::Status MakeResultFile(uint32_t rank);
   absl::StatusOr<int> MakeMetricsPipe();
   void CloseResults();
   bool LookForAddress(const ProcessId& id, std::vector<JobEvent>* events);
   event::WorkerResult ReadResult(const ProcessId& id);
+  void LookForEmbeddedEnd(std::vector<JobEvent>* events);
 
   const Job& job_;
   const JobPrograms& programs_;
   const RunDirectory& directory_;
   const LocalProcessesOptions options_;
+  // Server 0 and worker 0 are one process, which ends as the server: it is there as long.
+  const bool has_embedded_server_;
   Supervisor& supervisor_;
   std::function<void(absl::string_view)> on_metrics_;
   uint64_t metrics_of_ = 0;  // The number of rank 0's pipe of metrics.
   bool metrics_ended_ = true;
   std::vector<ProcessId> coming_up_;
   std::vector<Supervisor::Ended> held_back_;  // Rank 0's end, until its metrics have ended.
+  std::optional<ProcessId> embedded_worker_;  // Until it is seen to end.
   std::vector<int> result_fds_;               // By rank; files in memory; -1: none.
   std::vector<nlohmann::ordered_json> results_;
 };

@@ -117,7 +117,8 @@ std::string RenderServerStats(const std::vector<ServerReport>& servers) {
       continue;
     }
     const ServerStats& stats = *server.stats;
-    rows.push_back({absl::StrCat(server.address, stats.configured() ? "" : " (no job)"),
+    rows.push_back({absl::StrCat(server.address, stats.embedded() ? " (embedded)" : "",
+                                 stats.configured() ? "" : " (no job)"),
                     FormatSeconds(stats.uptime_s()), absl::StrCat(stats.complete_through()),
                     FormatCount(TableRowCount(stats)), FormatBytes(TableBytes(stats)),
                     FormatBytes(stats.resident_bytes()), Percentiles(stats, "Pull"),

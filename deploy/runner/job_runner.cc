@@ -94,11 +94,12 @@ JobMachineOptions MachineOptions(const Job& job, const JobOptions& options,
   machine.num_hosts = options.num_hosts;
   machine.build = options.programs.digest;
   const auto log_of = [&](ProcessRole role, uint32_t index) {
+    if (HasEmbeddedServer(job.cluster())) role = ProcessRole::kWorker;
     const std::string name = ProcessName(role, index);
     if (options.num_hosts == 0) return ProcessFile(directory, name, "log");
     return ProcessFileName(name, "log");  // In its agent's folder.
   };
-  for (uint32_t i = 0; i < job.cluster().servers(); ++i) {
+  for (uint32_t i = 0; i < NumServers(job.cluster()); ++i) {
     machine.server_logs.push_back(log_of(ProcessRole::kServer, i));
   }
   for (uint32_t i = 0; i < job.cluster().workers(); ++i) {
@@ -114,7 +115,7 @@ TraceMergeOptions TraceOptions(const Job& job, const JobOptions& options,
   trace.run_dir = directory.path();
   trace.steps = job.trace();
   trace.workers = job.cluster().workers();
-  trace.servers = job.cluster().servers();
+  trace.servers = job.cluster().servers();  // A worker's trace has its embedded server's part.
   trace.has_scripts = job.has_worker();
   trace.first_generation = options.start.generation;
   trace.version = THERMOCLINE_VERSION;

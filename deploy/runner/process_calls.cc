@@ -27,7 +27,7 @@ ProcessCalls::ProcessCalls(const Job& job, uint64_t generation, std::string trac
     : job_(job),
       generation_(generation),
       trace_directory_(std::move(trace_directory)),
-      servers_(job.cluster().servers()),
+      servers_(NumServers(job.cluster())),
       workers_(job.cluster().workers()),
       numbers_(job.name(), generation) {}
 
@@ -67,7 +67,7 @@ absl::Status ProcessCalls::Configure(const action::Configure& configure) const {
       MakeConfigureRequest(job_, job_.name(), generation_, ServerIndex(configure.id.index));
   request.set_base_checkpoint(configure.base);
   request.set_base_generation(configure.base_generation);
-  if (job_.has_trace() && !trace_directory_.empty()) {
+  if (job_.has_trace() && !trace_directory_.empty() && !HasEmbeddedServer(job_.cluster())) {
     *request.mutable_trace() = job_.trace();
     request.set_trace_directory(trace_directory_);
   }
@@ -75,7 +75,7 @@ absl::Status ProcessCalls::Configure(const action::Configure& configure) const {
 }
 
 std::vector<ServerReport> ProcessCalls::ServerStats(absl::Duration timeout) const {
-  std::vector<ServerReport> reports(job_.cluster().servers(), {"", NotThere()});
+  std::vector<ServerReport> reports(NumServers(job_.cluster()), {"", NotThere()});
   CallAll(reports.size(), [&](size_t i) {
     const Client server = Server(i);
     if (server == nullptr) return;
@@ -193,7 +193,7 @@ absl::StatusOr<GetDigestReply> ProcessCalls::AwaitDigest(const action::AskDigest
 }
 
 absl::StatusOr<Digest> ProcessCalls::GetDigest(const action::AskDigest& ask) const {
-  std::vector<absl::StatusOr<Digest>> digests(job_.cluster().servers(), NotThere());
+  std::vector<absl::StatusOr<Digest>> digests(NumServers(job_.cluster()), NotThere());
   CallAll(digests.size(), [&](size_t i) {
     const absl::StatusOr<GetDigestReply> reply = AwaitDigest(ask, i);
     if (!reply.ok()) {

@@ -1,9 +1,9 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "common/base/check.h"
 #include "kernels/cpu/cpu_operations.h"
@@ -17,11 +17,32 @@ constexpr int64_t kInteractionRows = 32;  // Rows of one cell of the grid.
 // The place of the first dot product of vector i with those before it.
 constexpr int64_t FirstPair(int64_t i) { return i * (i - 1) / 2; }
 
-void DotsOfSample(const float* z, int32_t vectors, int32_t dim, float* dots) {
-  for (int32_t i = 1; i < vectors; ++i) {
-    for (int32_t j = 0; j < i; ++j) *dots++ = LaneDot(z + i * dim, z + j * dim, dim);
+// The vectors of one sample, each with numbers behind it up to a multiple of 16, where their dim is
+// none.
+class WholeLanes {
+ public:
+  // `filler` is the number behind each vector.
+  WholeLanes(int32_t vectors, int32_t dim, float filler)
+      : vectors_(vectors), dim_(dim), padded_(PaddedDim(dim)) {
+    if (dim_ != padded_) padded_vectors_.assign(int64_t{vectors} * padded_, filler);
   }
-}
+
+  static int32_t PaddedDim(int32_t dim) { return (dim + kLanes - 1) / kLanes * kLanes; }
+
+  // [vectors, padded dim] with what `z` [vectors, dim] has; `z` itself where nothing is missing.
+  const float* Of(const float* z) {
+    if (dim_ == padded_) return z;
+    for (int32_t i = 0; i < vectors_; ++i) {
+      std::memcpy(&padded_vectors_[int64_t{i} * padded_], z + int64_t{i} * dim_,
+                  dim_ * sizeof(float));
+    }
+    return padded_vectors_.data();
+  }
+
+ private:
+  const int32_t vectors_, dim_, padded_;
+  std::vector<float> padded_vectors_;
+};
 
 // Lanes l + (l + 4): [4 lanes of a | 4 lanes of b].
 inline __m256 Fold4(__m256 a, __m256 b) {
@@ -87,10 +108,12 @@ inline void PrefetchOfNextSample(const float* from, int32_t vectors, int32_t dim
   }
 }
 
-// DotsOfSample for multiples of 16, two vectors with four at a time. kDim > 0 fixes the dim at
-// compile time.
+// The dots of each vector with those before it, two vectors with four at a time. `z` and
+// `z_columns` have the same vectors [vectors, dim]. kDim > 0 fixes the dim at compile time.
+// REQUIRES: dim % kLanes == 0
 template <int kDim>
-void FastDotsOfSample(const float* z, int32_t vectors, int32_t any_dim, float* dots) {
+void DotsOfSample(const float* z, const float* z_columns, int32_t vectors, int32_t any_dim,
+                  float* dots) {
   const int32_t dim = kDim > 0 ? kDim : any_dim;
   for (int32_t i = 1; i < vectors; i += 2) {
     const int32_t last = std::min(i + 1, vectors - 1);
@@ -98,7 +121,7 @@ void FastDotsOfSample(const float* z, int32_t vectors, int32_t any_dim, float* d
     PrefetchOfNextSample(z + (i - 1) * dim, vectors, dim, 2 * dim);
     for (int32_t j = 0; j < last; j += 4) {
       const float* columns[4];
-      for (int32_t t = 0; t < 4; ++t) columns[t] = z + std::min(j + t, i) * dim;
+      for (int32_t t = 0; t < 4; ++t) columns[t] = z_columns + std::min(j + t, i) * dim;
       const __m256 eight = EightDots<kDim>(rows, columns, dim);
       StoreDots(_mm256_castps256_ps128(eight), i - j, dots + FirstPair(i) + j);
       if (last > i) {
@@ -108,25 +131,9 @@ void FastDotsOfSample(const float* z, int32_t vectors, int32_t any_dim, float* d
   }
 }
 
-// z_gradient[i] = direct + sum over j of gradient(i, j) z[j], j ascending, as one chain of FMAs.
-void GradientOfSample(const float* z, int32_t vectors, int32_t dim, const float* gradient,
-                      float* z_gradient) {
-  const float* dots = gradient + dim;
-  std::memcpy(z_gradient, gradient, dim * sizeof(float));
-  std::fill(z_gradient + dim, z_gradient + static_cast<int64_t>(vectors) * dim, 0.0f);
-  for (int32_t i = 0; i < vectors; ++i) {
-    float* to = z_gradient + static_cast<int64_t>(i) * dim;
-    for (int32_t j = 0; j < vectors; ++j) {
-      if (j == i) continue;
-      const float g = dots[i > j ? FirstPair(i) + j : FirstPair(j) + i];
-      const float* from = z + static_cast<int64_t>(j) * dim;
-      for (int32_t d = 0; d < dim; ++d) to[d] = std::fma(g, from[d], to[d]);
-    }
-  }
-}
-
-// 16 columns of GradientOfSample for kRows vectors from i on; `z`, `direct` and `z_gradient` begin
-// at the columns.
+// 16 columns of the gradients of kRows vectors from i on; `z`, `direct` and `z_gradient` begin at
+// the columns. Each column is one chain of FMAs:
+//   z_gradient[i] = direct (where i is 0) + sum over j of gradient(i, j) z[j], j ascending
 template <int kRows>
 inline void GradientRows(const float* z, int32_t vectors, int32_t dim, const float* direct,
                          const float* dots, int32_t i, float* z_gradient) {
@@ -161,20 +168,21 @@ inline void GradientRows(const float* z, int32_t vectors, int32_t dim, const flo
   }
 }
 
-// GradientOfSample for multiples of 16, columns by columns: 16 of all vectors stay in L1. kDim > 0
-// fixes the dim at compile time.
+// The gradients of all vectors, columns by columns: 16 of all vectors stay in L1. kDim > 0 fixes
+// the dim at compile time. REQUIRES: dim % kLanes == 0
 template <int kDim>
-void FastGradientOfSample(const float* z, int32_t vectors, int32_t any_dim, const float* gradient,
-                          float* z_gradient) {
+void GradientOfSample(const float* z, int32_t vectors, int32_t any_dim,
+                      const float* direct,  // [dim], of the first vector's copy
+                      const float* dots,    // [vectors (vectors - 1) / 2]
+                      float* z_gradient) {
   const int32_t dim = kDim > 0 ? kDim : any_dim;
-  const float* dots = gradient + dim;
   for (int32_t d = 0; d < dim; d += kLanes) {
     const auto add_rows = [&](auto rows, int32_t i) {
       for (int32_t r = i; r < i + rows; ++r) {
         PrefetchOfNextSample(z + r * dim + d, vectors, dim, kLanes);
         PrefetchOfNextSample(z_gradient + r * dim + d, vectors, dim, kLanes);
       }
-      GradientRows<rows>(z + d, vectors, dim, gradient + d, dots, i, z_gradient + d);
+      GradientRows<rows>(z + d, vectors, dim, direct + d, dots, i, z_gradient + d);
     };
     int32_t i = 0;
     for (; i + 6 <= vectors; i += 6) add_rows(std::integral_constant<int, 6>(), i);
@@ -189,14 +197,15 @@ void CpuInteractionForward(Matrix z, int32_t vectors, Matrix output, ThreadPool*
   const int32_t dim = z.cols / vectors;
   CHECK_EQ(z.cols, vectors * dim);
   CHECK_EQ(output.cols, dim + FirstPair(vectors));
-  const auto dots_of_sample = dim == 16           ? FastDotsOfSample<16>
-                              : dim % kLanes == 0 ? FastDotsOfSample<0>
-                                                  : DotsOfSample;
+  const int32_t padded = WholeLanes::PaddedDim(dim);
+  const auto dots_of_sample = padded == 16 ? DotsOfSample<16> : DotsOfSample<0>;
   pool->ParallelFor((z.rows + kInteractionRows - 1) / kInteractionRows, [&](int64_t cell, int) {
     const int64_t end = std::min<int64_t>((cell + 1) * kInteractionRows, z.rows);
+    // 0 times -0 is -0, which added to any number gives that number.
+    WholeLanes rows(vectors, dim, 0.0f), columns(vectors, dim, -0.0f);
     for (int64_t b = cell * kInteractionRows; b < end; ++b) {
       std::memcpy(output.row(b), z.row(b), dim * sizeof(float));
-      dots_of_sample(z.row(b), vectors, dim, output.row(b) + dim);
+      dots_of_sample(rows.Of(z.row(b)), columns.Of(z.row(b)), vectors, padded, output.row(b) + dim);
     }
   });
 }
@@ -205,13 +214,21 @@ void CpuInteractionBackward(Matrix z, int32_t vectors, Matrix output_gradient, M
                             ThreadPool* pool) {
   const int32_t dim = z.cols / vectors;
   CHECK_EQ(output_gradient.cols, dim + FirstPair(vectors));
-  const auto gradient_of_sample = dim == 16           ? FastGradientOfSample<16>
-                                  : dim % kLanes == 0 ? FastGradientOfSample<0>
-                                                      : GradientOfSample;
+  const int32_t padded = WholeLanes::PaddedDim(dim);
+  const auto gradient_of_sample = padded == 16 ? GradientOfSample<16> : GradientOfSample<0>;
   pool->ParallelFor((z.rows + kInteractionRows - 1) / kInteractionRows, [&](int64_t cell, int) {
     const int64_t end = std::min<int64_t>((cell + 1) * kInteractionRows, z.rows);
+    WholeLanes rows(vectors, dim, 0.0f), direct(1, dim, 0.0f);
+    std::vector<float> padded_gradient(dim == padded ? 0 : int64_t{vectors} * padded);
     for (int64_t b = cell * kInteractionRows; b < end; ++b) {
-      gradient_of_sample(z.row(b), vectors, dim, output_gradient.row(b), z_gradient.row(b));
+      const float* gradient = output_gradient.row(b);
+      float* to = dim == padded ? z_gradient.row(b) : padded_gradient.data();
+      gradient_of_sample(rows.Of(z.row(b)), vectors, padded, direct.Of(gradient), gradient + dim,
+                         to);
+      for (int32_t i = 0; dim != padded && i < vectors; ++i) {
+        std::memcpy(z_gradient.row(b) + int64_t{i} * dim, to + int64_t{i} * padded,
+                    dim * sizeof(float));
+      }
     }
   });
 }

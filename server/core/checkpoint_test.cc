@@ -222,7 +222,7 @@ TEST_F(CheckpointTest, CalledOffAtAnyMomentLeavesNothing) {
     ASSERT_TRUE(server.Checkpoint(CheckpointRequest::CALL_OFF, 2).ok());
     EXPECT_FALSE(server.CutAt(2).has_value());
     EXPECT_EQ(server.WriteCut(2).state(), CutStatus().state());
-    EXPECT_FALSE(disk.Open("/checkpoints/step-000000002/generation-5-server-0.1.sst").ok())
+    EXPECT_FALSE(disk.Open("/checkpoints/step-000000002/generation-5-server-0.1.rows").ok())
         << slices;
     // It is over: the next is written.
     ASSERT_TRUE(server.Checkpoint(CheckpointRequest::NAME_CUT, 3).ok());
@@ -239,8 +239,8 @@ TEST_F(CheckpointTest, AFullDiskFailsTheCutAlone) {
   const CutStatus cut = server->WriteCut(2);
   EXPECT_EQ(cut.state(), CutStatus::FAILED);
   EXPECT_THAT(cut.error(), HasSubstr("disk full"));
-  EXPECT_THAT(cut.error(), HasSubstr("/checkpoints/step-000000002/generation-5-server-0.1.sst"));
-  EXPECT_FALSE(Exists("/checkpoints/step-000000002/generation-5-server-0.1.sst"));
+  EXPECT_THAT(cut.error(), HasSubstr("/checkpoints/step-000000002/generation-5-server-0.1.rows"));
+  EXPECT_FALSE(Exists("/checkpoints/step-000000002/generation-5-server-0.1.rows"));
   disk_.SetFreeBytes(1 << 20);
   Train(server.get(), 3, 3);
   EXPECT_FALSE(server->broken());
@@ -445,7 +445,7 @@ TEST_F(CheckpointTest, ABaseOfAnotherModelIsRefused) {
   EXPECT_TRUE(
       configure([](ServerConfig* c) { c->tables[0].memory_budget_bytes = 1 << 20; }, name).ok());
   // A damaged file is named, and the server never serves.
-  const std::string path = "/checkpoints/step-000000001/generation-5-server-0.1.sst";
+  const std::string path = "/checkpoints/step-000000001/generation-5-server-0.1.rows";
   std::string content = disk_.Content(path);
   content[40] ^= 1;
   disk_.SetContent(path, content);
@@ -496,7 +496,7 @@ TEST_F(CheckpointTest, ACommitEndsWhatAReplayTookForACutAgain) {
   Commit({server.get()}, 5);
   EXPECT_FALSE(server->CutAt(2).has_value());
   // As far as the server knows, it is committed, and the launcher's message got lost.
-  EXPECT_TRUE(Exists("/checkpoints/step-000000002/generation-5-server-0.2.sst"));
+  EXPECT_TRUE(Exists("/checkpoints/step-000000002/generation-5-server-0.2.rows"));
   Train(server.get(), 6, 8);
   EXPECT_EQ(server->WriteCut(8).shard().base_step(), 5);
 }
@@ -575,7 +575,7 @@ TEST_F(CheckpointTest, AProcessTakenForDeadTouchesNoFileOfTheNext) {
       const auto manifest = ComposeManifest(store, Config(), 2, {next.WriteCut(2).shard()});
       ASSERT_TRUE(manifest.ok()) << manifest.status();
       ASSERT_TRUE(CheckpointStore(&disk, kCheckpoints).Commit(*manifest).ok());
-      const std::string path = "/checkpoints/step-000000002/generation-5-server-0.2.sst";
+      const std::string path = "/checkpoints/step-000000002/generation-5-server-0.2.rows";
       const std::string content = disk.Content(path);
       if (called_off) {
         ASSERT_TRUE(late.Checkpoint(CheckpointRequest::CALL_OFF, 2).ok());
@@ -593,7 +593,7 @@ TEST_F(CheckpointTest, TheEndOfTheServerEndsTheWriting) {
   ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 2).ok());
   ASSERT_TRUE(server->WriteSlice());
   server->core()->Shutdown();
-  EXPECT_FALSE(Exists("/checkpoints/step-000000002/generation-5-server-0.1.sst"));
+  EXPECT_FALSE(Exists("/checkpoints/step-000000002/generation-5-server-0.1.rows"));
   server->WriteSlice();
 }
 

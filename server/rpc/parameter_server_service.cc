@@ -474,6 +474,7 @@ grpc::Status ParameterServerService::GetStats(grpc::ServerContext*, const GetSta
     stats->set_uptime_s(UptimeSeconds());
     stats->set_resident_bytes(ResidentBytes());
     stats->set_clock_ns(MonotonicNanos());
+    stats->set_embedded(options_.is_embedded);
     uint64_t refused = stats->requests_refused() + push_admission_.refused();
     for (const PullLane* lane : {&train_, &read_}) {
       refused += lane->requests.refused() + lane->replies.refused();

@@ -36,6 +36,7 @@ struct ServiceOptions {
   std::string checkpoint_root;
   std::string init_root;
   std::string trace_root;
+  bool is_embedded = false;  // In its worker's process, which the stats say.
   // So many threads take pushes, apply them, and answer the pulls they release; as many more answer
   // readers. At least 2, so that one takes pushes while another applies a step.
   int handler_threads = 2;
@@ -75,6 +76,10 @@ class ParameterServerService final
                           CheckpointReply* reply) override;
   grpc::Status GetDigest(grpc::ServerContext* context, const GetDigestRequest* request,
                          GetDigestReply* reply) override;
+
+  // Where calls count that reach the core past gRPC (worker/embedded/core_transport.h).
+  MethodStats* pull_stats(wire::PullKind kind) { return &LaneOf(kind)->stats; }
+  MethodStats* push_stats() { return &push_stats_; }
 
  private:
   class PullReactor;

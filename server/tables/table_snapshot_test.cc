@@ -15,6 +15,7 @@
 #include "server/tables/embedding_table.h"
 #include "server/tables/partition_order.h"
 #include "server/tables/testing/table_fixtures.h"
+#include "tests/testing/key_of_hash.h"
 #include "tests/testing/test_seed.h"
 
 namespace thermocline {
@@ -156,6 +157,34 @@ TEST(PartitionOrderTest, SortsAndKeepsEachKeyOnce) {
   expected.erase(std::unique(expected.begin(), expected.end()), expected.end());
   const UninitializedVector<Key> sorted = SortByPartition(salt, std::move(groups));
   EXPECT_EQ(std::vector<Key>(sorted.begin(), sorted.end()), expected);
+}
+
+// Keys close together, some far from them, and doubles.
+TEST(PartitionOrderTest, SortsAPartitionOfManyKeysHoweverTheyAreSpread) {
+  std::mt19937_64 random(Seed());
+  const uint64_t salt = TableSalt(TableId(9));
+  const auto partition = static_cast<uint32_t>(random() % kNumPartitions);
+  std::vector<Key> keys;
+  for (Key key = 0; key < 4'000'000; ++key) {
+    if (PartitionOfKey(salt, key) == partition) keys.push_back(key);
+  }
+  const size_t num_close = keys.size();
+  ASSERT_GT(num_close, 20u);
+  for (const size_t num_far : {0, 1, 100}) {
+    keys.resize(num_close);
+    while (keys.size() < num_close + num_far) {
+      keys.push_back(KeyOfHash(salt, uint64_t{partition} << 48 | random() >> 16));
+    }
+    std::vector<Key> expected = keys;
+    std::sort(expected.begin(), expected.end());
+    std::vector<UninitializedVector<Key>> groups(1);
+    for (int copy = 0; copy < 2; ++copy) {
+      std::shuffle(keys.begin(), keys.end(), random);
+      groups[0].insert(groups[0].end(), keys.begin(), keys.end());
+    }
+    const UninitializedVector<Key> sorted = SortByPartition(salt, std::move(groups));
+    EXPECT_EQ(std::vector<Key>(sorted.begin(), sorted.end()), expected);
+  }
 }
 
 }  // namespace

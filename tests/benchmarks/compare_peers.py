@@ -14,8 +14,8 @@ same test rows. Thermocline runs one server and one worker process. All use the 
 
 Programs take turns, so that a machine that slows down slows all of them down. Round n uses seed n.
 A run's samples/s is the median over windows of 20 steps, without the first window; so neither
-start-up nor compilation counts. Thermocline's own model and the PyTorch peers train in each of --precisions, which is
-that of the matrix products.
+start-up nor compilation counts. Thermocline's own model and the peers but PyTorch RPC train in each of --precisions,
+which is that of the matrix products.
 
 Printed: the setup; the machine's limits, by kernels_benchmark and by oneDNN in PyTorch over the products of this model;
 every run; then for each program the median over the rounds with [lowest highest], the share of the limit that its
@@ -42,7 +42,7 @@ import train_run
 PEERS = {"torch": ("PyTorch, plain", "torch_dlrm.py", True),
          "torch-expert": ("PyTorch, expert", "torch_expert_dlrm.py", True),
          "torch-rpc": ("PyTorch RPC", "torch_rpc_dlrm.py", False),
-         "tf-ps": ("TensorFlow PS", "tf_ps_dlrm.py", False)}
+         "tf-ps": ("TensorFlow PS", "tf_ps_dlrm.py", True)}
 PRECISIONS = {"fp32": [], "bf16": ["--set", "precision=BFLOAT16"]}
 KERNEL_PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}  # as kernels_benchmark names them
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers")

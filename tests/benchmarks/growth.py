@@ -294,7 +294,7 @@ def report(args, out, setup, bench, memory):
     if args.into:
         for name, text in texts.items():
             fill_in(args.into, name, text)
-        shutil.copy(os.path.join(out, 'growth.svg'), os.path.dirname(args.into))
+        shutil.copy(os.path.join(out, 'growth.svg'), os.path.dirname(os.path.abspath(args.into)))
     print(f'results: {out}')
 
 

@@ -83,16 +83,16 @@ class CheckpointFilesTest(unittest.TestCase):
         self.assertEqual((listed['name'], listed['generation'], listed['step'], listed['status'],
                           listed['samples'], listed['servers'], listed['kind'], listed['files']),
                          ('step-000000009', 1, 9, 'whole', 80, 2, 'incremental', 4))
-        sizes = [os.path.getsize(os.path.join(self.checkpoints, step, 'generation-1-server-%d.sst' % server))
+        sizes = [os.path.getsize(os.path.join(self.checkpoints, step, 'generation-1-server-%d.rows' % server))
                  for step in ('step-000000004', 'step-000000009') for server in (0, 1)]
         self.assertEqual((listed['new_bytes'], listed['bytes']), (sum(sizes[2:]), sum(sizes)))
 
-        os.remove(os.path.join(self.checkpoints, 'step-000000009', 'generation-1-server-1.sst'))
+        os.remove(os.path.join(self.checkpoints, 'step-000000009', 'generation-1-server-1.rows'))
         self.damage('step-000000004', 'MANIFEST')
         code, out, _ = self.command('list', self.checkpoints)
         self.assertEqual(code, 1)
         self.assertIn('step-000000004/MANIFEST', out)
-        self.assertIn('step-000000009/generation-1-server-1.sst\' is missing', out)
+        self.assertIn('step-000000009/generation-1-server-1.rows\' is missing', out)
 
     def test_another_format_version_is_no_damage(self):
         path = os.path.join(self.newest, 'MANIFEST')
@@ -115,12 +115,12 @@ class CheckpointFilesTest(unittest.TestCase):
         self.assertEqual(code, 0, out)
         self.assertEqual(out.count('is whole'), 2)
         self.assertRegex(out, r'model digest [0-9a-f]{32}\n')
-        self.damage('step-000000009', 'generation-1-server-0.sst')
+        self.damage('step-000000009', 'generation-1-server-0.rows')
         code, out, _ = self.command('verify', self.checkpoints)
         self.assertEqual(code, 1)
         self.assertIn('step-000000004 is whole', out)
         self.assertIn('step-000000009 is damaged', out)
-        self.assertIn('step-000000009/generation-1-server-0.sst', out)
+        self.assertIn('step-000000009/generation-1-server-0.rows', out)
         self.assertEqual(self.command('verify', self.newest)[0], 1)
         self.assertEqual(self.command('verify', os.path.join(self.checkpoints,
                                                              'step-000000004'))[0], 0)

@@ -201,7 +201,7 @@ class CheckpointTest(ProcessTest):
         self.train(*FLAGS, '--set=checkpoint.full_every=1')
         oldest, older, newest = self.checkpoints()
         folder = os.path.join(self.run_dir, 'checkpoints')
-        with open(os.path.join(folder, newest, 'generation-1-server-0.1.sst'), 'r+b') as file:
+        with open(os.path.join(folder, newest, 'generation-1-server-0.1.rows'), 'r+b') as file:
             file.seek(1000)
             byte = file.read(1)[0]
             file.seek(1000)
@@ -275,7 +275,7 @@ class CheckpointTest(ProcessTest):
         digest = self.train(*FLAGS, '--set=checkpoint.full_every=1',
                             '--set=checkpoint.keep=10')['model_digest']
         older, newest = self.checkpoints()[-2:]
-        path = os.path.join(self.run_dir, 'checkpoints', newest, 'generation-1-server-1.1.sst')
+        path = os.path.join(self.run_dir, 'checkpoints', newest, 'generation-1-server-1.1.rows')
         with open(path, 'r+b') as file:
             file.seek(1000)
             byte = file.read(1)[0]
@@ -292,7 +292,7 @@ class CheckpointTest(ProcessTest):
         summary = self.resume('--resume-from', os.path.join(os.path.dirname(path), '..', older))
         # The fourth generation made the damaged one again, in its folder.
         self.assertEqual(summary['checkpoints']['last'], newest)
-        self.assertIn('generation-4-server-1.1.sst', os.listdir(os.path.dirname(path)))
+        self.assertIn('generation-4-server-1.1.rows', os.listdir(os.path.dirname(path)))
         self.assertEqual(summary['model_digest'], digest)
         # What the new generation made is the newest now.
         self.assertEqual(self.checkpoints()[-1], summary['checkpoints']['last'])

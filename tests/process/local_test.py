@@ -154,6 +154,8 @@ class LocalTest(ProcessTest):
         signals = 'if batch.step == 15: import signal as s; s.signal(s.SIGINT, s.SIG_IGN); os.killpg(0, s.SIGINT)'
         (summary, ), err = self.run_cells(self.cell(arguments='', extra=signals))
         self.assert_same(summary, self.undisturbed())
+        self.assertEqual(summary['servers'], 0)  # Its worker holds the rows; those of the launcher are on a server.
+        self.assertEqual(self.undisturbed()['servers'], 1)
         bars = [line for line in err.splitlines() if line.startswith('[')]
         self.assertEqual(len(bars), 1, err)  # Standard error is no terminal: only the last is shown at once.
         self.assertRegex(bars[0], r'^\[=+\] 100%  40 steps  10,000 samples  [\d,]+/s  loss 0\.\d+$')
@@ -211,7 +213,8 @@ class LocalTest(ProcessTest):
     time.sleep(1.5)  # The worker asks after a server that has been silent for a second.
 later.wait()
 '''
-        (summary, ), _ = self.run_cells(self.cell() + stops % os.path.join(self.run_dir, 'server-0.log'))
+        with_server = self.cell("set={'cluster.servers': 1}")
+        (summary, ), _ = self.run_cells(with_server + stops % os.path.join(self.run_dir, 'server-0.log'))
         self.assert_same(summary, self.undisturbed())
 
     def test_leaves_nothing_when_the_kernel_is_killed(self):

@@ -235,7 +235,7 @@ class PredictTest(ProcessTest):
         # A checkpoint with a damaged row.
         checkpoint = os.path.join(self.run_dir, 'checkpoints', max(name for name in os.listdir(self.run_dir + '/checkpoints')
                                              if name.startswith('step-')))
-        rows = [name for name in os.listdir(checkpoint) if name.endswith('.sst')][0]
+        rows = [name for name in os.listdir(checkpoint) if name.endswith('.rows')][0]
         with open(os.path.join(checkpoint, rows), 'r+b') as file:
             good = file.read()
             file.seek(1000)

@@ -4,7 +4,6 @@
 
 #include "common/base/check.h"
 #include "common/base/hash.h"
-#include "tests/testing/to_wire.h"
 
 namespace thermocline {
 namespace {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "server/core/server_core.h"
-#include "tests/testing/to_wire.h"
 #include "tests/training/small_job.h"
 #include "worker/session/transport.h"
 

@@ -1,5 +1,6 @@
-// Carries a worker's requests to the servers: by gRPC in the program (grpc_transport.h), by a
-// seeded network in the simulation. One call is one message. The functions that split a step's work
+// Carries a worker's requests to the servers: by gRPC in the program (grpc_transport.h), or to the
+// embedded server by calls of functions (worker/embedded/core_transport.h); by a seeded network in
+// the simulation. One call is one message. The functions that split a step's work
 // into calls are here; the session repeats calls (ps_session.h).
 #ifndef THERMOCLINE_WORKER_SESSION_TRANSPORT_H_
 #define THERMOCLINE_WORKER_SESSION_TRANSPORT_H_
@@ -48,6 +49,11 @@ struct PushCall {
   std::vector<wire::PushSlice> tables;
   std::vector<wire::RowLimit> row_limits;  // Only in the last chunk.
 };
+
+// The messages that a server decodes from the calls, for transports without bytes. They copy keys,
+// counts and values once.
+wire::PullRequest ToWire(const PullCall& call);
+wire::PushChunk ToWire(const PushCall& call);
 
 // Counts the keys of all tables of a call.
 template <typename Call>

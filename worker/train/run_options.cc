@@ -13,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/base/thread_pool.h"
+#include "common/job/resolved_job.h"
 
 namespace thermocline {
 namespace {
@@ -48,7 +49,7 @@ PsSessionOptions SessionOptions(const Job& job, const JobTables& tables,
   session.job_id = options.job_id;
   session.generation = options.generation;
   session.rank = options.rank;
-  session.num_servers = job.cluster().servers();
+  session.num_servers = NumServers(job.cluster());
   session.staleness_steps = job.train().staleness_steps();
   session.tables = tables.AllLayouts();
   session.start_step = options.start_step;
@@ -85,7 +86,7 @@ BatchPlanner MakePlanner(const JobTables& tables, uint32_t num_servers,
 
 RowSourceOptions UncachedOptions(const Job& job, const JobTables& tables) {
   RowSourceOptions options;
-  options.num_servers = job.cluster().servers();
+  options.num_servers = NumServers(job.cluster());
   options.num_workers = job.cluster().workers();
   options.staleness_steps = job.train().staleness_steps();
   options.tables = tables.sparse;
@@ -116,7 +117,7 @@ absl::StatusOr<std::unique_ptr<HotRows>> MakeHotRows(const Job& job, const JobTa
   ASSIGN_OR_RETURN(std::unique_ptr<HotRows> rows,
                    HotRows::Make(tables, pack.hot_set(), budget_bytes, "fae.budget"));
   ASSIGN_OR_RETURN(const uint64_t room_bytes, ParseByteSize(job.cluster().max_pending_size()));
-  RETURN_IF_ERROR(rows->CheckWriteBack(ClusterMap(job.cluster().servers()), room_bytes,
+  RETURN_IF_ERROR(rows->CheckWriteBack(ClusterMap(NumServers(job.cluster())), room_bytes,
                                        DensePushBytes(job), "fae.budget"));
   return rows;
 }

@@ -39,14 +39,15 @@ absl::Status AwaitServer(const ConfigureRequest& request, ControlClient* client,
     const absl::Status status = client->Configure(request, patience).status();
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
     std::string now = ProgressOf(client, status, patience);
-    if (!now.empty() && now != progress) {
+    const bool is_reached = !now.empty();
+    if (is_reached && now != progress) {
       progress = std::move(now);
       last_progress = watch.Elapsed();
     } else if (watch.Elapsed() - last_progress >= patience) {
       return MarkServerLoss(
           WithContext(status, absl::StrCat("can't reach server ", request.server_index())));
     }
-    if (now.empty() && !std::exchange(is_told, true)) {
+    if (!is_reached && !std::exchange(is_told, true)) {
       LogLine(absl::StrCat("can't reach server ", request.server_index(), ": ", status.message(),
                            "; trying again"));
     }

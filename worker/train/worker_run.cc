@@ -8,6 +8,7 @@
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
 #include "common/job/model_memory.h"
+#include "common/job/resolved_job.h"
 #include "worker/rows/row_planner.h"
 #include "worker/session/retry_policy.h"
 #include "worker/train/run_options.h"
@@ -44,7 +45,7 @@ WorkerRun::WorkerRun(const Job& job, const WorkerOptions& options, Dataset* data
   if (script != nullptr) {
     model = std::make_unique<ScriptStep>(tables, device.get(), script);
   } else {
-    blocks = std::make_unique<DenseBlocks>(tables.dense, ClusterMap(job.cluster().servers()));
+    blocks = std::make_unique<DenseBlocks>(tables.dense, ClusterMap(NumServers(job.cluster())));
     auto on_device = std::make_unique<DeviceModelStep>(job, tables, device.get(), MaxBatch(job));
     arenas = on_device->dense();
     model = std::move(on_device);
@@ -81,7 +82,7 @@ absl::Status WorkerRun::JoinOthers(const RowSourceOptions* cached) {
     exchange_to_fail = exchange.get();
     std::string data;
     if (hot_and_cold != nullptr) data = absl::StrCat("pack ", hot_and_cold->pack().digest());
-    slices = std::make_unique<DenseSlices>(tables.dense, ClusterMap(job.cluster().servers()),
+    slices = std::make_unique<DenseSlices>(tables.dense, ClusterMap(NumServers(job.cluster())),
                                            exchange.get(), std::move(data));
   }
   dense = MakeDense();
@@ -101,7 +102,7 @@ absl::Status WorkerRun::JoinOthers(const RowSourceOptions* cached) {
 
 std::unique_ptr<DenseParameters> WorkerRun::MakeDense() {
   if (script != nullptr) {
-    return std::make_unique<ScriptState>(*tables.script_state, job.cluster().servers(), script,
+    return std::make_unique<ScriptState>(*tables.script_state, NumServers(job.cluster()), script,
                                          &session);
   }
   auto tensors = std::make_unique<DenseTensors>(blocks.get(), arenas, job.cluster().workers(),
@@ -134,7 +135,7 @@ WorkerProgress::Watched WorkerRun::Watched() const {
 }
 
 BatchPlanner WorkerRun::PlannerOfModel() const {
-  return MakePlanner(tables, job.cluster().servers(), model->vector_places());
+  return MakePlanner(tables, NumServers(job.cluster()), model->vector_places());
 }
 
 absl::Status WorkerRun::OpenOrder() {

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/job/resolved_job.h"
 #include "deploy/job/job_machine.h"
 #include "gtest/gtest.h"
 #include "tests/testing/checkpoints.h"
@@ -108,7 +109,7 @@ class JobMachineTestBase : public testing::Test {
       cut.set_state(CutStatus::WRITTEN);
       cut.mutable_shard()->set_base_step(-1);
     }
-    return CheckpointAnswers(options_.job.cluster().servers(), reply);
+    return CheckpointAnswers(NumServers(options_.job.cluster()), reply);
   }
   // A checkpoint of the step is written by all; its commit is under way.
   void WriteCheckpoint(int64_t step) {

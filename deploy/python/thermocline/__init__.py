@@ -112,6 +112,9 @@ def local(job: str | os.PathLike[str], run_dir: str | os.PathLike[str] | None = 
     does not go back to a checkpoint by itself (checkpoint.max_rollbacks is 0), since the loop over its batches cannot
     go back; servers that are lost are replaced. No process of the job outlives this process, even where that is killed.
 
+    The job's worker holds the rows itself, in its own process, where neither the job nor `set` names servers, several
+    workers or a durability; {'cluster.servers': 1} has a server hold them.
+
     The program `thermocline` is looked for in $THERMOCLINE_PROGRAMS, where that is set; else where the programs'
     package has it beside this one, and on PATH.
 

@@ -111,7 +111,8 @@ def _command(job: str, run_dir: str, resume: bool, changes: dict[str, typing.Any
     relay = [sys.executable, '-I', os.path.join(_HERE, '_relay.py'), socket_path]
     changes = {'cluster.stall_timeout_s': 0,  # The user may stand at a breakpoint.
                **changes, 'worker.command': relay, 'worker.directory': os.getcwd(), 'checkpoint.max_rollbacks': 0}
-    return [find_launcher(), 'train', job, '--run-dir', run_dir, '--clear=dlrm', *(['--resume'] if resume else []),
+    return [find_launcher(), 'train', job, '--run-dir', run_dir, '--embed', '--clear=dlrm',
+            *(['--resume'] if resume else []),
             *('--set=%s=%s' % (field, _text_of(value)) for field, value in changes.items())]
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """DLRM on TensorFlow's parameter servers: N servers and one worker over gRPC, on this machine.
 
-    tf_ps_dlrm.py LOG [--servers 1] [--dense worker|ps]
+    tf_ps_dlrm.py LOG [--servers 1] [--dense worker|ps] [--precision fp32|bf16]
 
 The process that starts is the coordinator (ParameterServerStrategy, ClusterCoordinator). It starts the
 others (tf.distribute.Server) as its children and ends them. As someone who knows TensorFlow well writes it:
@@ -66,6 +66,7 @@ class Model:
     def __init__(self, tf, args, log, strategy):
         self.tf, self.args = tf, args
         self.servers, self.dim = args.servers, args.dim
+        self.type = tf.bfloat16 if args.precision == "bf16" else tf.float32
         self.vectors = len(log.cardinalities) + 1
         self.first_rows = np.r_[0, np.cumsum(log.cardinalities)[:-1]].astype(np.int32)
         self.bottom, self.top = click_log.layer_sizes(args, log)
@@ -117,13 +118,20 @@ class Model:
     def forward(self, dense, vectors, x):
         tf, parameters = self.tf, iter(dense)
         for _ in self.bottom:
-            x = tf.nn.relu(tf.nn.bias_add(tf.matmul(x, next(parameters)), next(parameters)))
-        z = tf.concat([x[:, None, :], vectors], 1)
-        x = tf.concat([x, self.pairs(tf.reshape(tf.matmul(z, z, transpose_b=True), [-1, self.vectors ** 2]))], 1)
+            x = tf.nn.relu(self.linear(x, next(parameters), next(parameters)))
+        z = tf.cast(tf.concat([x[:, None, :], vectors], 1), self.type)
+        pairs = self.pairs(tf.reshape(tf.matmul(z, z, transpose_b=True), [-1, self.vectors ** 2]))
+        x = tf.concat([x, tf.cast(pairs, tf.float32)], 1)
         for i, _ in enumerate(self.top):
-            x = tf.nn.bias_add(tf.matmul(x, next(parameters)), next(parameters))
+            x = self.linear(x, next(parameters), next(parameters))
             x = tf.nn.relu(x) if i + 1 < len(self.top) else x
         return x
+
+    def linear(self, x, weights, bias):
+        """Only the product is in --precision: a bias whose gradient was summed in bfloat16 would learn worse."""
+        tf = self.tf
+        product = tf.matmul(tf.cast(x, self.type), tf.cast(weights, self.type))
+        return tf.nn.bias_add(tf.cast(product, tf.float32), bias)
 
     def pairs(self, products):
         tf = self.tf
@@ -215,6 +223,7 @@ def coordinate(args, cluster):
 
 def main():
     parser = click_log.parser(__doc__)
+    click_log.add_precision(parser)
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--dense", choices=["worker", "ps"], default="worker")
     parser.add_argument("--unroll", type=int, default=click_log.WINDOW_STEPS)
