@@ -86,7 +86,7 @@ KNOBS = {
     'rows': [(f'{millions:g}M', Shape(rows=int(millions * 1e6))) for millions in (0.1, 1, 10, 30)],
     'tables': values_of('tables', 1, 2, 13, 26),
     'features': [(str(count), features(count)) for count in (4, 13, 26, 52, 104)],
-    'servers': values_of('servers', 1, 2, 4, 8),
+    'servers': values_of('servers', 0, 1, 2, 4, 8),
     'workers': values_of('workers', 1, 2, 4),
     'batch': values_of('batch', 128, 512, 2048, 8192, 32768),
     'dim': values_of('dim', 4, 16, 32, 64, 128, 256),
