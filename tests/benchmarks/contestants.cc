@@ -20,6 +20,8 @@
 #include "common/base/status_macros.h"
 #include "common/base/uninitialized_vector.h"
 #include "tests/benchmarks/pull_contest.h"
+#include "worker/embedded/core_transport.h"
+#include "worker/session/grpc_transport.h"
 
 namespace thermocline {
 namespace {
@@ -110,17 +112,18 @@ double CpuSecondsOfThisProcess() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Measures `run`, which makes calls to `server` and returns their number.
+// Measures `run`, which makes calls to `server` and returns their number. Null: the server is in
+// this process.
 template <typename Run>
-Measured Measure(const ServerProcess& server, Run run) {
+Measured Measure(const ServerProcess* server, Run run) {
   Measured measured;
   const double client_cpu_s = CpuSecondsOfThisProcess();
-  const double server_cpu_s = server.CpuSeconds();
+  const double server_cpu_s = server == nullptr ? 0 : server->CpuSeconds();
   const double begin = SecondsNow();
   measured.calls = run();
   measured.seconds = SecondsNow() - begin;
   measured.client_cpu_s = CpuSecondsOfThisProcess() - client_cpu_s;
-  measured.server_cpu_s = server.CpuSeconds() - server_cpu_s;
+  if (server != nullptr) measured.server_cpu_s = server->CpuSeconds() - server_cpu_s;
   return measured;
 }
 
@@ -146,11 +149,32 @@ absl::StatusOr<std::unique_ptr<ThermoclineServer>> ThermoclineServer::Start(
                    ServerProcess::Start({program, "--port_file=" + port_file, MessageLimit()},
                                         folder + "/server.log"));
   ASSIGN_OR_RETURN(server->address_, server->process_->WaitForFile(port_file, kStartTimeout));
-  ASSIGN_OR_RETURN(const auto control, ControlClient::Create(server->address_, TlsFiles()));
-  RETURN_IF_ERROR(control->Configure(JobOf(dim), kStartTimeout).status());
+  RETURN_IF_ERROR(server->Configure());
   RETURN_IF_ERROR(server->Connect(2));
   RETURN_IF_ERROR(server->Fill(rows));
   return server;
+}
+
+absl::StatusOr<std::unique_ptr<ThermoclineServer>> ThermoclineServer::StartHere(uint32_t dim,
+                                                                                uint32_t rows) {
+  std::unique_ptr<ThermoclineServer> server(new ThermoclineServer(dim));
+  server->hosted_ = std::make_unique<HostedServer>(HostedServerOptions());
+  RETURN_IF_ERROR(server->hosted_->Serve(GrpcServer::Options()));
+  server->address_ = server->hosted_->address();
+  RETURN_IF_ERROR(server->Configure());
+  ParameterServerService* const service = server->hosted_->service();
+  CoreTransport::Options options;
+  options.pulls = service->pull_stats(wire::PullKind::kTrain);
+  options.reads = service->pull_stats(wire::PullKind::kRead);
+  options.pushes = service->push_stats();
+  server->transport_ = std::make_unique<CoreTransport>(server->hosted_->core(), options);
+  RETURN_IF_ERROR(server->Fill(rows));
+  return server;
+}
+
+absl::Status ThermoclineServer::Configure() {
+  ASSIGN_OR_RETURN(const auto control, ControlClient::Create(address_, TlsFiles()));
+  return control->Configure(JobOf(dim_), kStartTimeout).status();
 }
 
 absl::Status ThermoclineServer::Connect(int channels) {
@@ -254,12 +278,12 @@ Measured ThermoclineServer::Pull(const std::vector<std::vector<Key>>& key_sets, 
                          });
       },
       in_flight);
-  return Measure(*process_, [&] { return loop.Run(seconds); });
+  return Measure(process_.get(), [&] { return loop.Run(seconds); });
 }
 
 Measured ThermoclineServer::Push(const std::vector<std::vector<Key>>& key_sets, int chunks,
                                  double seconds) {
-  return Measure(*process_, [&] {
+  return Measure(process_.get(), [&] {
     const uint64_t pushes = Repeat(
         seconds, [&](uint64_t i) { CHECK(PushStep(key_sets[i % key_sets.size()], chunks).ok()); });
     CHECK(WaitUntilApplied().ok());
@@ -299,13 +323,13 @@ Measured EchoServer::Run(int in_flight, double seconds) {
         client_->Call(replies[lane].data(), std::move(done));
       },
       in_flight);
-  return Measure(*process_, [&] { return loop.Run(seconds); });
+  return Measure(process_.get(), [&] { return loop.Run(seconds); });
 }
 
 Measured EchoServer::RunGroups(int chunks, double seconds) {
   std::vector<UninitializedVector<uint8_t>> replies(chunks);
   for (auto& reply : replies) reply.resize(reply_bytes_);
-  return Measure(*process_, [&] {
+  return Measure(process_.get(), [&] {
     return Repeat(seconds, [&](uint64_t) {
       absl::BlockingCounter left(chunks);
       for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -358,7 +382,7 @@ Measured RedisServer::Run(const std::vector<std::vector<Key>>& key_sets, size_t 
     CHECK(client.ok());
     clients.push_back(*std::move(client));
   }
-  return Measure(*process_, [&] {
+  return Measure(process_.get(), [&] {
     std::atomic<uint64_t> calls{0};
     std::vector<std::thread> threads;
     for (const auto& client : clients) {

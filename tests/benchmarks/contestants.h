@@ -1,4 +1,4 @@
-// The servers that pull_benchmark.cc compares, each in a process of its own.
+// The servers that pull_benchmark.cc compares, each in a process of its own; ours also in this one.
 #ifndef THERMOCLINE_TESTS_BENCHMARKS_CONTESTANTS_H_
 #define THERMOCLINE_TESTS_BENCHMARKS_CONTESTANTS_H_
 
@@ -12,10 +12,11 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/net/control_client.h"
+#include "server/rpc/hosted_server.h"
 #include "tests/benchmarks/echo.h"
 #include "tests/benchmarks/redis_client.h"
 #include "tests/benchmarks/server_process.h"
-#include "worker/session/grpc_transport.h"
+#include "worker/session/transport.h"
 
 namespace thermocline {
 
@@ -27,14 +28,16 @@ struct Measured {
   double server_cpu_s = 0;
 };
 
-// A thermocline-server with one table of Adagrad rows for the keys 0 .. rows-1.
+// A server with one table of Adagrad rows for the keys 0 .. rows-1.
 class ThermoclineServer {
  public:
   static absl::StatusOr<std::unique_ptr<ThermoclineServer>> Start(const std::string& program,
                                                                   const std::string& folder,
                                                                   uint32_t dim, uint32_t rows);
+  // In this process, as the embedded server of a worker. Its calls need no connections.
+  static absl::StatusOr<std::unique_ptr<ThermoclineServer>> StartHere(uint32_t dim, uint32_t rows);
 
-  // Opens the connections that the calls below use.
+  // Opens the connections that the calls below use. REQUIRES: Start made the server.
   absl::Status Connect(int channels);
 
   // Reads rows: [n, dim].
@@ -49,14 +52,16 @@ class ThermoclineServer {
 
  private:
   explicit ThermoclineServer(uint32_t dim) : dim_(dim) {}
+  absl::Status Configure();
   absl::Status Fill(uint32_t rows);
   absl::Status PushStep(absl::Span<const Key> keys, int chunks);
   absl::Status WaitUntilApplied();
 
   const uint32_t dim_;
   std::string address_;
-  std::unique_ptr<ServerProcess> process_;
-  std::unique_ptr<GrpcTransport> transport_;
+  std::unique_ptr<ServerProcess> process_;  // Null: the server is in this process.
+  std::unique_ptr<HostedServer> hosted_;    // Null: it is in another.
+  std::unique_ptr<Transport> transport_;
   Step next_step_;
   std::vector<float> gradients_;  // The gradients of one push.
   std::vector<uint32_t> counts_;

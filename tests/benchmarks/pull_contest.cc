@@ -24,6 +24,7 @@ namespace {
 
 constexpr double kEchoTarget = 0.75;
 constexpr double kRedisTarget = 5.0;
+constexpr double kEmbeddedTarget = 1;
 // Requests take their keys from so many prepared sets.
 constexpr size_t kKeySets = 64;
 constexpr size_t kRedisBatch = 100;
@@ -168,7 +169,7 @@ class Contest {
 
   const ContestOptions options_;
   TemporaryFolder folder_;
-  std::unique_ptr<ThermoclineServer> server_;
+  std::unique_ptr<ThermoclineServer> server_, here_;  // here_: in this process.
   std::unique_ptr<RedisServer> redis_;
 };
 
@@ -192,6 +193,7 @@ absl::Status Contest::Run() {
   PrintSetup(program);
   ASSIGN_OR_RETURN(server_,
                    ThermoclineServer::Start(program, folder_.path(), options_.dim, options_.rows));
+  ASSIGN_OR_RETURN(here_, ThermoclineServer::StartHere(options_.dim, options_.rows));
   if (options_.redis) {
     auto redis = RedisServer::Start(folder_.path(), options_.dim, options_.rows, server_.get());
     if (redis.ok()) {
@@ -215,6 +217,8 @@ absl::Status Contest::CompareRows(const std::vector<Key>& keys) {
   if (std::count(ours.begin(), ours.end(), 0.0f) > static_cast<int64_t>(ours.size() / 2)) {
     return absl::DataLossError("the rows pulled are mostly zeros");
   }
+  RETURN_IF_ERROR(here_->Read(keys, absl::MakeSpan(theirs)));
+  if (ours != theirs) return absl::DataLossError("the server in this process has other rows");
   if (redis_ == nullptr) return absl::OkStatus();
   RETURN_IF_ERROR(redis_->Read(keys, absl::MakeSpan(theirs)));
   if (ours != theirs) return absl::DataLossError("Redis has other rows than the server");
@@ -229,18 +233,21 @@ absl::Status Contest::RunPulls(uint32_t keys, uint32_t channels) {
   RETURN_IF_ERROR(CompareRows(key_sets[0]));
   ASSIGN_OR_RETURN(const auto delivered, StartEcho(EchoKind::kDelivered, bytes, channels));
   ASSIGN_OR_RETURN(const auto untouched, StartEcho(EchoKind::kUntouched, bytes, channels));
-  Record delivered_record, untouched_record, pull_record, redis_record;
-  Series of_delivered, of_untouched, of_redis;
+  Record delivered_record, untouched_record, pull_record, here_record, redis_record;
+  Series of_delivered, of_untouched, here_of_delivered, of_redis;
   // The first repetition opens the connections and warms the caches; it doesn't count.
   for (uint32_t i = 0; i <= options_.repetitions; ++i) {
     const Measured echoes = delivered->Run(in_flight, options_.seconds);
     const Measured pulls = server_->Pull(key_sets, in_flight, options_.seconds);
+    const Measured here = here_->Pull(key_sets, in_flight, options_.seconds);
     const Measured bare = untouched->Run(in_flight, options_.seconds);
     const Measured gets = RunRedis(key_sets, in_flight);
     if (i == 0) continue;
     delivered_record.Add(echoes, call_bytes, keys);
     untouched_record.Add(bare, call_bytes, keys);
     pull_record.Add(pulls, call_bytes, keys);
+    here_record.Add(here, call_bytes, keys);
+    here_of_delivered.Add(PerSecond(here) / PerSecond(echoes));
     of_delivered.Add(PerSecond(pulls) / PerSecond(echoes));
     of_untouched.Add(PerSecond(pulls) / PerSecond(bare));
     if (redis_ == nullptr) continue;
@@ -252,9 +259,11 @@ absl::Status Contest::RunPulls(uint32_t keys, uint32_t channels) {
   untouched_record.Print("echo, untouched");
   delivered_record.Print("echo, delivered");
   pull_record.Print("pull");
+  here_record.Print("pull, embedded");
   if (redis_ != nullptr) redis_record.Print("redis");
   PrintRatio("pull / untouched", of_untouched, 0);
   PrintRatio("pull / delivered", of_delivered, kEchoTarget);
+  PrintRatio("embedded / deliv.", here_of_delivered, kEmbeddedTarget);
   if (redis_ != nullptr) PrintRatio("pull / redis", of_redis, kRedisTarget);
   std::printf("\n");
   std::fflush(stdout);
@@ -275,21 +284,26 @@ absl::Status Contest::RunPushes(uint32_t keys, uint32_t channels) {
   const MessageBytes bytes = PushBytes(keys / chunks, options_.dim);
   const double call_bytes = chunks * static_cast<double>(bytes.request + bytes.reply);
   ASSIGN_OR_RETURN(const auto echo, StartEcho(EchoKind::kDelivered, bytes, channels));
-  Record echo_record, push_record;
-  Series of_echo;
+  Record echo_record, push_record, here_record;
+  Series of_echo, here_of_echo;
   for (uint32_t i = 0; i <= options_.repetitions; ++i) {
     const Measured echoes = echo->RunGroups(chunks, options_.seconds);
     const Measured pushes = server_->Push(key_sets, chunks, options_.seconds);
+    const Measured here = here_->Push(key_sets, chunks, options_.seconds);
     if (i == 0) continue;
     echo_record.Add(echoes, call_bytes, keys);
     push_record.Add(pushes, call_bytes, keys);
+    here_record.Add(here, call_bytes, keys);
+    here_of_echo.Add(PerSecond(here) / PerSecond(echoes));
     of_echo.Add(PerSecond(pushes) / PerSecond(echoes));
   }
   std::printf("push: %u keys in %d parts of %.0f KB, %u channels; applied with Adagrad\n", keys,
               chunks, 1e-3 * bytes.request, channels);
   echo_record.Print("echo, delivered");
   push_record.Print("push");
+  here_record.Print("push, embedded");
   PrintRatio("push / delivered", of_echo, 0);
+  PrintRatio("embedded / deliv.", here_of_echo, 0);
   std::printf("\n");
   std::fflush(stdout);
   return absl::OkStatus();
