@@ -82,7 +82,8 @@ class ColumnRows final : public RowsFileReader {
 
  private:
   const PlacedRowsBlock& block() const { return file_->blocks[block_]; }
-  // Makes the rows of block_ readable, and goes to the first that Seek asked for.
+  // Checks the bytes of block_, which are read where they are not in the buffer, and goes to its
+  // first row.
   absl::Status Enter();
   // Reads blocks from block_ on.
   absl::Status ReadBlocks();

@@ -28,7 +28,7 @@ namespace thermocline {
 class RowLookup {
  public:
   // Opens each file once, several at a time. `disk` and `threads` outlive the object. Takes memory
-  // for the files' indexes, about 40 bytes for each 64 KiB of rows, and for each thread a block of
+  // for the files' indexes, about 60 bytes for each 64 KiB of rows, and for each thread a block of
   // each file that it reads. REQUIRES: CheckManifest(manifest) is OK.
   static absl::StatusOr<std::unique_ptr<RowLookup>> Open(Disk* disk, const std::string& directory,
                                                          const CheckpointManifest& manifest,

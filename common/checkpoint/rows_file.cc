@@ -15,10 +15,10 @@
 namespace thermocline {
 namespace {
 
-// The disk begins to write so many bytes as soon as they are there, so that a sync is short.
+// The disk begins to write so many bytes as soon as they are there, so that neither the sync at the
+// end nor one of the push log meanwhile waits for much. Syncs in between would make steps wait:
+// each ends a transaction of the file system's journal, for which the log's appends wait.
 constexpr uint64_t kWritebackBytes = 8 << 20;
-// More unsynced bytes than these would make the syncs of other files, the push log's, wait long.
-constexpr uint64_t kSyncBytes = 64 << 20;
 
 template <typename T>
 absl::string_view BytesOf(const std::vector<T>& column) {
@@ -114,7 +114,6 @@ absl::Status RowsFileWriter::Append(absl::Span<const absl::string_view> pieces, 
   const uint64_t before = bytes_;
   for (const absl::string_view piece : pieces) bytes_ += piece.size();
   footer_.crc32c = CombineCrc32c(footer_.crc32c, crc32c, bytes_ - before);
-  if (bytes_ / kSyncBytes > before / kSyncBytes) return file_->Sync();
   if (bytes_ / kWritebackBytes > before / kWritebackBytes) file_->StartWriteback(bytes_);
   return absl::OkStatus();
 }

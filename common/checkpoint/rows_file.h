@@ -42,8 +42,8 @@ class RowsFileWriter {
   RowsFileWriter(const RowsFileWriter&) = delete;
   RowsFileWriter& operator=(const RowsFileWriter&) = delete;
 
-  // A row without values is a candidate. What is added is synced every 64 MiB. REQUIRES: keys
-  // ascend strictly, in the order of RowKey. Errors: kResourceExhausted, kUnavailable
+  // A row without values is a candidate. REQUIRES: keys ascend strictly, in the order of RowKey.
+  // Errors: kResourceExhausted, kUnavailable
   absl::Status Add(const RowKey& key, uint32_t lookups, uint32_t changed,
                    absl::Span<const float> row);
   // The same, but computes the partition.
