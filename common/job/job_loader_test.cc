@@ -143,6 +143,8 @@ TEST(ParseJob, WrongValuesHaveLineAndField) {
   const std::string wrong_type = ErrorOf("train {\n  batch_size: \"many\"\n}\n");
   EXPECT_THAT(wrong_type, StartsWith("job.textproto:2:"));
   EXPECT_THAT(wrong_type, HasSubstr("field 'batch_size': Expected integer"));
+  EXPECT_EQ(ErrorOf("layer { name: 'deep' input: 'numeric' mlp { units: [-4] } }"),
+            "job.textproto:1:53: field 'units': Expected integer, got: -");
   const std::string wrong_enum = ErrorOf("data {\n  format: CRITEO_CSV\n}\n");
   EXPECT_THAT(wrong_enum, StartsWith("job.textproto:2:"));
   EXPECT_THAT(ErrorOf("device: GPU"), HasSubstr("(did you mean 'CUDA'?)"));

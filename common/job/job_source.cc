@@ -124,13 +124,16 @@ std::string Explain(const std::string& message) {
 
 bool IsWordCharacter(char c) { return absl::ascii_isalnum(c) || c == '_'; }
 
-// The field whose value stands on `line` of the text, or "": the parser's messages on wrong values
+// The field whose value stands at the place in the text, or "": the parser's messages on wrong
+// values
 // ("Expected integer, got: x") don't name it.
-std::string FieldAt(absl::string_view text, int line) {
+std::string FieldAt(absl::string_view text, int line, int column) {
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
   if (line < 0 || line >= static_cast<int>(lines.size())) return "";
   const absl::string_view code = lines[line].substr(0, lines[line].find('#'));
-  const size_t colon = code.find(':');
+  // The last before the place; where the value itself is missing, the line's first.
+  size_t colon = code.substr(0, std::max(column, 0)).rfind(':');
+  if (colon == absl::string_view::npos) colon = code.find(':');
   if (colon == absl::string_view::npos) return "";
   size_t end = colon;
   while (end > 0 && code[end - 1] == ' ') --end;
@@ -185,7 +188,7 @@ class ErrorList : public google::protobuf::io::ErrorCollector {
     // The message already names a field or value that is unknown or one too many. Other fields on
     // its line have no part in the error.
     const bool names_itself = one_too_many || is_unknown_value || is_unknown_field;
-    const std::string field = names_itself ? "" : FieldAt(text_, position.line);
+    const std::string field = names_itself ? "" : FieldAt(text_, position.line, position.column);
     if (!field.empty() && !absl::StrContains(what, field)) {
       what = absl::StrCat("field '", field, "': ", what);
     }

@@ -321,6 +321,10 @@ class Validator {
   }
 
   absl::Status CheckInitializer(const std::string& path, const Initializer& initializer) const {
+    if (initializer.kind_case() == Initializer::KIND_NOT_SET) {
+      return source_.Error(
+          path, "is empty; it has uniform, normal, truncated_normal, constant or by_rows");
+    }
     InitialDistribution distribution;
     float scale;
     const absl::Status read = ReadInitializer(initializer, "", &distribution, &scale);

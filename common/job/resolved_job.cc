@@ -150,6 +150,9 @@ ModelInputs InputsOf(const Job& resolved) {
   }
   ModelInputs inputs;
   inputs.numeric = static_cast<int>(resolved.data().num_dense());
+  for (const Feature& feature : resolved.feature()) {
+    if (feature.has_numeric()) inputs.numeric_names.insert(feature.name());
+  }
   for (const Feature* feature : EmbeddedFeatures(resolved)) {
     inputs.features.push_back(
         {feature->name(), feature->table(), dims[feature->table()], feature->has_sequence()});

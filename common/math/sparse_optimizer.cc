@@ -34,7 +34,11 @@ absl::Status RequireRange(absl::string_view name, float value, float low, float 
 // and checks ranges; what a message doesn't have stays as it is.
 
 constexpr float kMost = 1e30f;
-constexpr float kMostDecay = 0.9999999f;
+
+absl::Status RequireDecay(absl::string_view name, float value) {
+  if (value >= 0 && value < 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " is ", value, "; it must be in [0, 1)"));
+}
 
 absl::Status Read(const Sgd&, OptimizerConfig*) { return absl::OkStatus(); }
 void Write(const OptimizerConfig&, Sgd*) {}
@@ -69,8 +73,8 @@ template <typename AdamProto>
 absl::Status ReadAdam(const AdamProto& proto, OptimizerConfig* config) {
   if (proto.has_beta1()) config->beta1 = proto.beta1();
   if (proto.has_beta2()) config->beta2 = proto.beta2();
-  RETURN_IF_ERROR(RequireRange("beta1", config->beta1, 0, kMostDecay));
-  RETURN_IF_ERROR(RequireRange("beta2", config->beta2, 0, kMostDecay));
+  RETURN_IF_ERROR(RequireDecay("beta1", config->beta1));
+  RETURN_IF_ERROR(RequireDecay("beta2", config->beta2));
   return ReadEpsilon(proto.has_epsilon(), proto.epsilon(), 1e-8f, config);
 }
 absl::Status Read(const Adam& proto, OptimizerConfig* config) { return ReadAdam(proto, config); }
@@ -87,7 +91,7 @@ void Write(const OptimizerConfig& config, AdamW* proto) { WriteAdam(config, prot
 absl::Status Read(const Momentum& proto, OptimizerConfig* config) {
   config->beta1 = proto.has_momentum() ? proto.momentum() : 0.9f;
   config->nesterov = proto.nesterov();
-  return RequireRange("momentum", config->beta1, 0, kMostDecay);
+  return RequireDecay("momentum", config->beta1);
 }
 void Write(const OptimizerConfig& config, Momentum* proto) {
   proto->set_momentum(config.beta1);
@@ -112,7 +116,7 @@ void Write(const OptimizerConfig& config, Ftrl* proto) {
 
 absl::Status Read(const RmsProp& proto, OptimizerConfig* config) {
   config->beta2 = proto.has_decay() ? proto.decay() : 0.99f;
-  RETURN_IF_ERROR(RequireRange("decay", config->beta2, 0, kMostDecay));
+  RETURN_IF_ERROR(RequireDecay("decay", config->beta2));
   return ReadEpsilon(proto.has_epsilon(), proto.epsilon(), 1e-8f, config);
 }
 void Write(const OptimizerConfig& config, RmsProp* proto) {

@@ -485,7 +485,7 @@ TEST(OptimizerFromProtoTest, RefusesWhatIsOutOfRangeAndNamesIt) {
   adagrad.set_learning_rate_scale(std::numeric_limits<float>::infinity());
   ExpectRefused(adagrad, "learning_rate_scale");
   for (const auto& [text, named] : std::map<std::string, std::string>{
-           {"momentum { momentum: 1 }", "momentum is 1; it must be in [0, 1]"},
+           {"momentum { momentum: 1 }", "momentum is 1; it must be in [0, 1)"},
            {"ftrl { l1: -1 }", "l1 is -1"},
            {"ftrl { l2: nan }", "l2 is nan"},
            {"ftrl { initial_accumulator: 0 }", "initial_accumulator is 0"},

@@ -3,6 +3,7 @@
 #define THERMOCLINE_COMMON_MODEL_DENSE_TENSOR_H_
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct EmbeddedFeature {
 // What the features of a job give its model.
 struct ModelInputs {
   int numeric = 0;                        // Values of numeric features in a sample.
+  std::set<std::string> numeric_names;    // The names of these features.
   std::vector<EmbeddedFeature> features;  // In the job's order.
   int default_dim = 0;                    // The dim of default_table.
 

@@ -47,6 +47,10 @@ ModelError LayerReader::UnknownName(const std::string& field, const std::string&
   for (const Layer& layer : job_.layer()) names.push_back(layer.name());
   for (const EmbeddedFeature& feature : inputs_.features) names.push_back(feature.name);
   for (const auto& [group, items] : groups_) names.push_back(group);
+  if (inputs_.numeric_names.count(name) > 0) {
+    return {field,
+            absl::StrCat("is '", name, "', a number; layers read all numbers, as 'numeric'")};
+  }
   return {field, absl::StrCat("is '", name, "', but no layer, feature or group has this name",
                               DidYouMean(name, names))};
 }
@@ -133,11 +137,20 @@ std::optional<ModelError> LayerReader::ReadGroups() {
 }
 
 std::optional<ModelError> LayerReader::ReadInputs() {
-  std::set<std::string> names;
+  std::set<std::string> features, names;
+  for (const EmbeddedFeature& feature : inputs_.features) {
+    if (IsReserved(feature.name)) {
+      return ModelError{"feature",
+                        absl::StrCat("has one that is named '", feature.name,
+                                     "', a word for several of them; name it otherwise")};
+    }
+    features.insert(feature.name);
+  }
   std::set<int> read;
-  const auto mark = [&read](const std::vector<Item>& items) {
+  const auto mark = [&](const std::vector<Item>& items) {
     for (const Item& item : items) {
       if (item.kind == Item::Kind::kLayer) read.insert(item.index);
+      if (item.kind == Item::Kind::kNumeric) reads_numeric_ = true;
     }
   };
   for (int i = 0; i < job_.layer_size(); ++i) {
@@ -146,6 +159,11 @@ std::optional<ModelError> LayerReader::ReadInputs() {
       return ModelError{
           Field(i, "name"),
           absl::StrCat("is '", layer.name(), "'; it must be a name of letters, digits and '_'")};
+    }
+    if (features.count(layer.name()) > 0) {
+      return ModelError{Field(i, "name"), absl::StrCat("is '", layer.name(),
+                                                       "', the name of a feature; name one of them "
+                                                       "otherwise")};
     }
     if (!names.insert(layer.name()).second) {
       return ModelError{Field(i, "name"), absl::StrCat("is '", layer.name(), "' a second time")};
@@ -196,6 +214,12 @@ std::optional<ModelError> LayerReader::ReadInputs() {
 // Features of one table are read alike, since their gradients are summed by key.
 std::optional<ModelError> LayerReader::CheckReads(const std::set<int>& vectors,
                                                   const std::map<int, int>& first_order) const {
+  if (inputs_.numeric > 0 && !reads_numeric_) {
+    return ModelError{
+        "layer",
+        "has none that reads 'numeric'; leave the numeric features out, or let a layer "
+        "read them"};
+  }
   std::map<std::string, int> first_of_table;
   for (int f = 0; f < inputs_.num_vectors(); ++f) {
     const EmbeddedFeature& feature = inputs_.features[f];

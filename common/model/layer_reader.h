@@ -116,6 +116,7 @@ class LayerReader {
   GraphBuilder graph_;
   std::map<std::string, std::vector<Item>> groups_;
   std::vector<Inputs> layer_inputs_;  // [layers]
+  bool reads_numeric_ = false;        // A layer or the task does.
   std::vector<Item> task_inputs_;     //
   std::vector<PooledPlace> places_;   // [features]
   std::vector<LayerValue> values_;    // [layers] so far

@@ -179,6 +179,12 @@ TEST(CheckModel, NamesWhatIsWrongWithAPreset) {
 TEST(CheckModel, NamesWhatIsWrongWithLayers) {
   EXPECT_EQ(ErrorOf(absl::StrCat(kDeep, kTask)), "");
   EXPECT_EQ(ErrorOf(absl::StrCat(kDeep, kDeep, kTask)), "layer[1].name is 'deep' a second time");
+  EXPECT_EQ(ErrorOf(absl::StrCat("layer { name: 'C1' input: 'numeric' concat {} }", kDeep, kTask)),
+            "layer[0].name is 'C1', the name of a feature; name one of them otherwise");
+  EXPECT_EQ(
+      ErrorOf(absl::StrCat("layer { name: 'deep' input: 'categorical' mlp { units: 5 } }", kTask)),
+      "layer has none that reads 'numeric'; leave the numeric features out, or let a layer read "
+      "them");
   EXPECT_EQ(ErrorOf(kDeep), "task is missing; a model of layers has a task");
   EXPECT_EQ(ErrorOf(absl::StrCat(kDeep, "layer { name: 'fm' input: ['C1', 'C2'] fm {} }", kTask)),
             "layer[1].name is 'fm', which no other layer and no task reads");
@@ -204,16 +210,29 @@ TEST(CheckModel, NamesWhatIsWrongWithLayers) {
   EXPECT_THAT(ErrorOf(absl::StrCat(kDeep, "layer { name: 's' input: 'deep' first_order {} }",
                                    "task { label: 'click' input: 's' }")),
               HasSubstr("first_order reads features alone"));
-  EXPECT_THAT(ErrorOf(absl::StrCat("layer { name: 'deep' input: 'categorical' }", kTask)),
-              HasSubstr("layer[0] ('deep') says not what it computes"));
+  EXPECT_THAT(
+      ErrorOf(absl::StrCat("layer { name: 'deep' input: ['numeric', 'categorical'] }", kTask)),
+      HasSubstr("layer[0] ('deep') says not what it computes"));
+}
+
+TEST(CheckModel, NamesOfFeaturesAreNoWordsOfLayers) {
+  const Job job =
+      JobOf("layer { name: 'deep' input: 'I1' mlp { units: 5 } } " + std::string(kTask));
+  ModelInputs inputs = InputsOf(2, {4});
+  inputs.numeric_names = {"I1", "I2"};
+  EXPECT_EQ(CheckModel(job, inputs)->what,
+            "is 'I1', a number; layers read all numbers, as 'numeric'");
+  inputs.features[0].name = "numeric";
+  EXPECT_EQ(CheckModel(job, inputs)->what,
+            "has one that is named 'numeric', a word for several of them; name it otherwise");
 }
 
 TEST(CheckModel, RefusesWhatIsTooLarge) {
-  EXPECT_THAT(ErrorOf("layer { name: 'a' input: 'categorical' mlp { units: 65536 } } "
+  EXPECT_THAT(ErrorOf("layer { name: 'a' input: ['numeric', 'categorical'] mlp { units: 65536 } } "
                       "layer { name: 'deep' input: 'a' embed { dim: 65536 } }" +
                       std::string(kTask)),
               HasSubstr("layer[1] ('deep') has 4294967296 numbers for each sample"));
-  EXPECT_THAT(ErrorOf("layer { name: 'a' input: 'categorical' mlp { units: 65536 } } "
+  EXPECT_THAT(ErrorOf("layer { name: 'a' input: ['numeric', 'categorical'] mlp { units: 65536 } } "
                       "layer { name: 'b' input: 'a' embed { dim: 1 } } "
                       "layer { name: 'deep' input: 'b' dot {} }" +
                       std::string(kTask)),

@@ -442,6 +442,8 @@ TEST(CheckStart, RefusesWhatCanNotFitAndWarnsOfWhatMayNot) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(refused.message(), HasSubstr("the model's layers"));
   EXPECT_EQ(warning, "");
+  EXPECT_THAT(CheckStart(Load({"train.batch_size=1000000"}), machine, &warning).message(),
+              HasSubstr("train.batch_size is 1000000"));
   // Where the memory is not known, nothing is said.
   EXPECT_TRUE(CheckStart(Load({"dlrm.top=[20000, 20000]"}), Machine(), &warning).ok());
 }

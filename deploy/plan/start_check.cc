@@ -41,8 +41,21 @@ absl::Status CheckStart(const Job& job, const Machine& machine, std::string* war
         workers == 1 ? " worker; this machine has " : " workers; this machine has ",
         FormatBytes(machine.memory_bytes)));
   }
-  for (const TableLayout& table : tables.sparse) budgets += servers * table.memory_budget_bytes;
   const bool on_host = job.device() == Job::CPU || machine.gpus.empty();
+  if (!job.has_worker() && on_host) {
+    const auto samples = static_cast<int64_t>((job.train().batch_size() + workers - 1) / workers);
+    const uint64_t activations =
+        workers * DescribeModel(job).ActivationBytes(samples, ComputeOn::kCpu);
+    if (certain + activations > machine.memory_bytes) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("what the model's layers compute of a batch takes ",
+                       FormatBytes(activations), " of memory; this machine has ",
+                       FormatBytes(machine.memory_bytes), ". train.batch_size is ",
+                       job.train().batch_size(), " (`thermocline plan` says what takes how much)"));
+    }
+    certain += activations;
+  }
+  for (const TableLayout& table : tables.sparse) budgets += servers * table.memory_budget_bytes;
   if (job.has_cache() && on_host)
     budgets += workers * ParseByteSize(job.cache().budget()).value_or(0);
   if (job.has_fae() && on_host) budgets += workers * ParseByteSize(job.fae().budget()).value_or(0);

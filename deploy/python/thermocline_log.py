@@ -412,7 +412,7 @@ class _DescribedLog:
             self._features.append(_KeyColumn(of_name[feature['name']], missing) if cross is None else
                                   ([places[name] for name in cross['of']], int(cross.get('buckets', 0))))
         self._positive = {text.encode() for text in data['label'].get('positive', [])}
-        label = data['label']['column'][0]
+        label = (config.get('tasks') or [{}])[0].get('label') or data['label']['column'][0]
         self._label = self._names.index(label) if label in self._names else None
         self._split = data['split'] if held_out and data.get('split', {}).get('column') else None
         self._column = {}

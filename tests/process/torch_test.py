@@ -196,6 +196,18 @@ class TorchTest(ProcessTest):
         self.assertAlmostEqual(scored['auc'], summary['auc'], delta=1e-5)
         self.assertAlmostEqual(scored['logloss'], summary['logloss'], delta=1e-5)
 
+    def test_the_label_that_is_scored_is_the_tasks(self):
+        log = self.run_dir + '.csv'
+        with open(log, 'w', encoding='utf-8') as file:
+            file.write('like,buy,c\n0,1,x\n1,1,y\n1,0,z\n')
+        described = {'data': {'train': {'csv': {'header': True}}, 'label': {'column': ['like', 'buy']}},
+                     'feature': [{'name': 'c', 'column': ['c'], 'categorical': {}}]}
+        config = {'described': described, 'features': [{'name': 'c', 'columns': 1}],
+                  'data': {'format': 'DESCRIBED', 'num_dense': 0, 'test_share': 0}}
+        for tasks, labels in (([{'label': 'buy', 'input': ['w']}], [1, 1, 0]), ([], [0, 1, 1])):
+            batch, = thermocline_log.read_log(log, {**config, 'tasks': tasks})
+            self.assertEqual(batch.labels.tolist(), labels)
+
     def test_initial_rows_and_hashes_have_their_golden_bits(self):
         self.assertEqual(thermocline_log.hash_text(b'85f751fd'), 0xdd945e02dcc5fabf)
         # The bits are those of common/math/row_init_test.cc and docs/formats.md.

@@ -81,6 +81,22 @@ TEST_P(ModelsTest, EvaluationsAmidTheRunChangeNothing) {
   EXPECT_EQ(with.workers[0]->evaluation.logloss, without.workers[0]->evaluation.logloss);
 }
 
+// Logistic regression over categories: all its weights are first-order ones of rows.
+TEST(ModelOfRowsAloneTest, HasTheSameBitsHoweverItIsTrained) {
+  const auto make = [](const std::vector<std::string>& cluster) {
+    std::vector<std::string> overrides = {"layer={name:'w' input:'categorical' first_order{}}",
+                                          "task={input:'w'}"};
+    overrides.insert(overrides.end(), cluster.begin(), cluster.end());
+    return MakeJobOfColumns(0, 3, overrides, {"dlrm"});
+  };
+  const Outcome one = TrainModel(make({}));
+  EXPECT_GT(one.rows, 0u);
+  EXPECT_EQ(Hex(TrainModel(make({"cluster.servers=3"})).digest), Hex(one.digest));
+  EXPECT_EQ(Hex(TrainModel(WithCache(make({}), "64KiB", 4, 2)).digest), Hex(one.digest));
+  const Job two = make({"cluster.workers=2", "cluster.servers=2"});
+  EXPECT_EQ(Hex(TrainModel(WithCache(two, "64KiB", 4, 2)).digest), Hex(TrainModel(two).digest));
+}
+
 INSTANTIATE_TEST_SUITE_P(Presets, ModelsTest, testing::ValuesIn(kSmallModels),
                          [](const auto& info) { return info.param.name; });
 

@@ -129,7 +129,8 @@ Job MakeWeightedJob(const std::string& optimizer, const std::vector<std::string>
 }
 
 Job MakeJobOfColumns(int num_dense, int num_categorical,
-                     const std::vector<std::string>& overrides) {
+                     const std::vector<std::string>& overrides,
+                     const std::vector<std::string>& cleared) {
   const std::string text = absl::StrCat(
       R"(name: "columns" seed: 11 data { format: CRITEO_TSV path: ")",
       WriteColumns(1500, num_dense, num_categorical), R"(" test_share: 0.2 num_dense: )", num_dense,
@@ -140,7 +141,7 @@ Job MakeJobOfColumns(int num_dense, int num_categorical,
     train { batch_size: 100 learning_rate { base: 0.05 } eval_batch_size: 64 }
     cluster { worker_threads: 1 }
   )");
-  absl::StatusOr<Job> job = ParseJob(text, "columns.textproto", overrides);
+  absl::StatusOr<Job> job = ParseJob(text, "columns.textproto", overrides, cleared);
   EXPECT_TRUE(job.ok()) << job.status();
   return *job;
 }

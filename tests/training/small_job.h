@@ -53,7 +53,8 @@ inline constexpr SmallModel kSmallModels[] = {
 Job MakeSmallJobOf(const SmallModel& model, std::vector<std::string> overrides);
 
 // Makes a job with so many columns and no others. Each categorical column has a table of its own.
-Job MakeJobOfColumns(int num_dense, int num_categorical, const std::vector<std::string>& overrides);
+Job MakeJobOfColumns(int num_dense, int num_categorical, const std::vector<std::string>& overrides,
+                     const std::vector<std::string>& cleared = {});
 
 // Makes a job with lists whose values have weights: one list has its own table, another shares its
 // table with a list without weights.

@@ -10,14 +10,16 @@ namespace thermocline {
 DenseBlocks::DenseBlocks(const std::vector<DenseTable>& tensors, const ClusterMap& cluster,
                          Slice slice)
     : tensors_(tensors), ranges_(cluster.num_servers()), server_begin_(1) {
-  CHECK(!tensors.empty());
   CHECK_LT(slice.rank, slice.of);
   const ClusterMap ranks(slice.of);
-  state_floats_ = tensors[0].layout.state_floats();
+  if (!tensors.empty()) {
+    optimizer_ = tensors[0].layout.optimizer;
+    state_floats_ = tensors[0].layout.state_floats();
+  }
   for (uint32_t server = 0; server < cluster.num_servers(); ++server) {
     int64_t first_block = 0;  // of the tensor, in the arena
     for (const DenseTable& tensor : tensors) {
-      CHECK(tensor.layout.optimizer == tensors[0].layout.optimizer);
+      CHECK(tensor.layout.optimizer == optimizer_);
       CHECK_EQ(tensor.layout.dim, kDenseBlockFloats);
       const uint64_t salt = TableSalt(tensor.layout.id);
       Range range{tensor.layout.id, static_cast<int64_t>(keys_.size()), 0};

@@ -28,13 +28,15 @@ class DenseBlocks {
     uint32_t of = 1;
   };
 
-  // REQUIRES: all tensors have the same optimizer; at least one tensor. slice: only its blocks are
-  // staged, in pushes and in pulls; arenas have all blocks.
+  // tensors: maybe none; a model of first-order weights alone has none. slice: only its blocks are
+  // staged, in pushes and in pulls; arenas have all blocks. REQUIRES: all tensors have the same
+  // optimizer.
   DenseBlocks(const std::vector<DenseTable>& tensors, const ClusterMap& cluster)
       : DenseBlocks(tensors, cluster, Slice{}) {}
   DenseBlocks(const std::vector<DenseTable>& tensors, const ClusterMap& cluster, Slice slice);
 
   const std::vector<DenseTable>& tensors() const { return tensors_; }
+  const OptimizerConfig& optimizer() const { return optimizer_; }  // of all tensors
   uint32_t num_servers() const { return static_cast<uint32_t>(ranges_.size()); }
   int64_t num_blocks() const { return static_cast<int64_t>(keys_.size()); }  // staged ones
   int64_t arena_floats() const { return arena_num_blocks_ * kDenseBlockFloats; }
@@ -82,6 +84,7 @@ class DenseBlocks {
                         int floats_per_block) const;
 
   std::vector<DenseTable> tensors_;
+  OptimizerConfig optimizer_;
   int state_floats_ = 0;
   int64_t arena_num_blocks_ = 0;
   std::vector<Key> keys_;                   // [num_blocks] of staging position

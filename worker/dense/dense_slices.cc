@@ -62,7 +62,7 @@ absl::Status DenseSlices::UpdateOwn(Step step, const UpdateScalars& scalars,
   const uint32_t num_ranks = exchange_->num_ranks();
   const int64_t own_blocks = blocks_of(exchange_->rank().value());
   const int64_t begin = by_rank_.begin_of(ServerIndex(exchange_->rank().value()));
-  CHECK(scalars.kind == by_rank_.tensors()[0].layout.optimizer.kind);
+  CHECK(scalars.kind == by_rank_.optimizer().kind);
   const RowUpdate update = SelectRowUpdate(scalars);
   auto updated = std::make_shared<BlockBytes>(own_blocks * kBlockBytes);
   {

@@ -138,7 +138,7 @@ absl::Status DenseTensors::ReceiveSlices() {
 
 void DenseTensors::Update(StepContext* context) {
   if (home_ != Home::kHere) return;
-  const OptimizerConfig& optimizer = blocks_->tensors()[0].layout.optimizer;
+  const OptimizerConfig& optimizer = blocks_->optimizer();
   auto* const bad_gradient = static_cast<int64_t*>(bad_gradient_->data());
   device_->FindNonFinite(arenas_.gradients.AsConst(), {bad_gradient, 1});
   device_->CopyToHost(&context->outcome()->bad_gradient, bad_gradient, sizeof(int64_t),
@@ -191,7 +191,7 @@ absl::Status DenseTensors::ExchangeSlices(StepContext* context, StepTasks* tasks
   const bool ends_data = context->behind.kind == StepBehind::Kind::kEnd;
   RETURN_IF_ERROR(slices_->PostGradients(step, ends_data, gradients_.floats));
   tasks->After(StepWait::For({step, Phase::kDenseGradients}), [this, context, step] {
-    const OptimizerConfig& optimizer = blocks_->tensors()[0].layout.optimizer;
+    const OptimizerConfig& optimizer = blocks_->optimizer();
     RETURN_IF_ERROR(slices_->UpdateOwn(
         step, ScalarsForStep(optimizer, context->learning_rate, context->optimizer_step()),
         gradients_.floats, weights_.floats, state_.floats));
