@@ -128,8 +128,7 @@ Job MakeWeightedJob(const std::string& optimizer, const std::vector<std::string>
   return *job;
 }
 
-Job MakeJobOfColumns(int num_dense, int num_categorical,
-                     const std::vector<std::string>& overrides,
+Job MakeJobOfColumns(int num_dense, int num_categorical, const std::vector<std::string>& overrides,
                      const std::vector<std::string>& cleared) {
   const std::string text = absl::StrCat(
       R"(name: "columns" seed: 11 data { format: CRITEO_TSV path: ")",
