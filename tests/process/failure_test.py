@@ -184,8 +184,8 @@ class FailureTest(ProcessTest):
         self.assertFalse(os.path.exists(self.run_dir))
 
     def test_bad_overrides(self):
-        err = self.fails(self.start('--servers=0'), code=2)
-        self.assertIn('--servers 0: cluster.servers is 0; it must be at least 1', err)
+        err = self.fails(self.start('--workers=0'), code=2)
+        self.assertIn('--workers 0: cluster.workers is 0; it must be at least 1', err)
         err = self.fails(self.start('--workers=x'), code=2)
         self.assertIn('--workers x: ', err)
         self.assertNotIn('--set', err)
