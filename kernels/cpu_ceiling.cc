@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "common/base/process.h"
+
 namespace thermocline {
 namespace {
 
@@ -29,6 +31,7 @@ __attribute__((noinline)) float MultiplyAdd256() {
   for (int64_t round = 0; round < kRounds; ++round) {
 #pragma GCC unroll 12
     for (__m256& sum : sums) sum = _mm256_fmadd_ps(x, y, sum);
+    for (__m256& sum : sums) asm volatile("" : "+x"(sum));  // None is known to equal another.
   }
   for (const __m256& sum : sums) sums[0] = _mm256_add_ps(sums[0], sum);
   return _mm256_cvtss_f32(sums[0]);
@@ -41,6 +44,7 @@ __attribute__((noinline, target("avx512f"))) float MultiplyAdd512() {
   for (int64_t round = 0; round < kRounds; ++round) {
 #pragma GCC unroll 24
     for (__m512& sum : sums) sum = _mm512_fmadd_ps(x, y, sum);
+    for (__m512& sum : sums) asm volatile("" : "+v"(sum));
   }
   for (const __m512& sum : sums) sums[0] = _mm512_add_ps(sums[0], sum);
   return _mm512_cvtss_f32(sums[0]);
@@ -53,6 +57,7 @@ __attribute__((noinline, target("avx512f,avx512bf16"))) float MultiplyAddPairs51
   for (int64_t round = 0; round < kRounds; ++round) {
 #pragma GCC unroll 24
     for (__m512& sum : sums) sum = _mm512_dpbf16_ps(sum, x, y);
+    for (__m512& sum : sums) asm volatile("" : "+v"(sum));
   }
   for (const __m512& sum : sums) sums[0] = _mm512_add_ps(sums[0], sum);
   return _mm512_cvtss_f32(sums[0]);
@@ -89,13 +94,6 @@ double Measure(Loop loop, double flops, int threads, int repeats) {
   return sum;
 }
 
-bool HasAvx512() { return __builtin_cpu_supports("avx512f") != 0; }
-
-bool HasBfloat16() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return HasAvx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1u << 5)) != 0;
-}
-
 std::string BrandOfCpu() {
   char brand[49] = {};
   for (unsigned leaf = 0; leaf < 3; ++leaf) {
@@ -119,17 +117,17 @@ std::string DescribeCpu() {
   const unsigned model =
       (a >> 4 & 15) + (base_family == 6 || base_family == 15 ? a >> 12 & 240 : 0);
   return BrandOfCpu() + ", family " + std::to_string(family) + ", model " + std::to_string(model) +
-         (HasBfloat16() ? ", AVX-512 with bf16"
-          : HasAvx512() ? ", AVX-512"
-                        : ", AVX2");
+         (CpuHasAvx512Bf16() ? ", AVX-512 with bf16"
+          : CpuHasAvx512()   ? ", AVX-512"
+                             : ", AVX2");
 }
 
 CpuCeiling MeasureCpuCeiling(int threads, int repeats) {
   CpuCeiling ceiling;
-  ceiling.float32 = HasAvx512()
+  ceiling.float32 = CpuHasAvx512()
                         ? Measure(MultiplyAdd512, 32.0 * kSums * kRounds, threads, repeats)
                         : Measure(MultiplyAdd256, 16.0 * kSums256 * kRounds, threads, repeats);
-  if (HasBfloat16()) {
+  if (CpuHasAvx512Bf16()) {
     ceiling.bfloat16 = Measure(MultiplyAddPairs512, 64.0 * kSums * kRounds, threads, repeats);
   }
   return ceiling;

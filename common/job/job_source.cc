@@ -125,8 +125,7 @@ std::string Explain(const std::string& message) {
 bool IsWordCharacter(char c) { return absl::ascii_isalnum(c) || c == '_'; }
 
 // The field whose value stands at the place in the text, or "": the parser's messages on wrong
-// values
-// ("Expected integer, got: x") don't name it.
+// values ("Expected integer, got: x") don't name it.
 std::string FieldAt(absl::string_view text, int line, int column) {
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
   if (line < 0 || line >= static_cast<int>(lines.size())) return "";

@@ -605,7 +605,7 @@ TEST(ValidateJob, OnlyAPrefetchThatSomebodyGaveIsHeldAgainstAnotherWindow) {
                             "which is 1"));
 }
 
-TEST(ValidateJob, TheCpuMultipliesFloat32) {
+TEST(ValidateJob, TheCpuMultipliesInFloat32AndBfloat16) {
   EXPECT_EQ(ErrorOf({"device=CPU", "dlrm.precision=TF32"}),
             "--set dlrm.precision=TF32: dlrm.precision is TF32; device CPU knows FLOAT32 and "
             "BFLOAT16");

@@ -12,7 +12,6 @@
 
 #include <cstdint>
 
-#include "absl/status/status.h"
 #include "kernels/cpu/gemm.h"
 
 namespace thermocline {
@@ -43,12 +42,6 @@ bool HasAvx512Bf16();
 
 // The call that rounds x [m, n] to row_pairs and column_pairs, which are null yet.
 Bf16GemmCall RoundingCall(PanelView<const float> x, int64_t m, int64_t n);
-
-// Compares `gemm` with Bf16GemmAvx2 on products and roundings that are hard to get right: sums and
-// factors around the least normal number, ties, infinities, NaNs, and chains that show their order.
-// Takes about two milliseconds.
-// Errors: kFailedPrecondition (names a difference).
-absl::Status CheckBf16Gemm(Bf16GemmFunction gemm);
 
 }  // namespace thermocline
 

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "kernels/cpu/bf16_check.h"
 #include "kernels/layer_arithmetic.h"
 #include "kernels/testing/bf16_arithmetic.h"
 #include "kernels/testing/random_values.h"

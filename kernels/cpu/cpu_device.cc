@@ -10,6 +10,7 @@
 #include "common/base/thread_pool.h"
 #include "common/math/row_update.h"
 #include "common/math/table_spec.h"
+#include "kernels/cpu/bf16_check.h"
 #include "kernels/cpu/bf16_gemm.h"
 #include "kernels/cpu/bf16_mlp.h"
 #include "kernels/cpu/cpu_buffer.h"

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "common/base/process.h"
+#include "kernels/cpu/bf16_gemm.h"
 #include "kernels/cpu/cpu_operations.h"
 
 namespace thermocline {
@@ -98,5 +99,14 @@ template void PackPanelTransposed(const uint32_t* b, int64_t ld, int64_t k, int6
                                   int64_t panel, uint32_t* packed);
 
 bool HasAvx512() { return CpuHasAvx512(); }
+bool HasAvx512Bf16() { return CpuHasAvx512Bf16(); }
+
+Bf16GemmCall RoundingCall(PanelView<const float> x, int64_t m, int64_t n) {
+  Bf16GemmCall call;
+  call.m = m;
+  call.n = n;
+  call.start = x;
+  return call;
+}
 
 }  // namespace thermocline

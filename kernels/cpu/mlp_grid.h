@@ -39,6 +39,9 @@ struct RowGrid {
   int64_t Begin(int64_t cell) const { return std::min(cell * tiles / cells * kGemmRows, rows); }
 };
 
+// Bf16Mlp keeps two samples in a pair: blocks and chunks begin with even ones.
+static_assert(kGemmRows % 2 == 0 && kBlockRows % kGemmRows == 0 && kGradientChunk % 2 == 0);
+
 // A part of one layer's weight gradient; both firsts are multiples of kGemmPanel.
 struct GradientCell {
   int layer = 0;

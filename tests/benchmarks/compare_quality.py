@@ -60,8 +60,10 @@ def job_of(name, model):
 def train(args, job, data, folder, seed, precision="FLOAT32"):
     """(auc, logloss) of one run, which leaves its model in `folder`/SEED.safetensors."""
     run_dir = os.path.join(folder, f"run-{os.path.basename(job)}-{precision}-{seed}")
-    train_run.run([args.thermocline, "train", job, "--data", data, "--run-dir", run_dir, "--set", f"seed={seed}",
-                   "--set", f"precision={precision}", "--set", "checkpoint.at_end=true", "--set", f"cluster.worker_threads={args.cores}"])
+    settings = [f"seed={seed}", f"precision={precision}", "checkpoint.at_end=true",
+                f"cluster.worker_threads={args.cores}"]
+    train_run.run([args.thermocline, "train", job, "--data", data, "--run-dir", run_dir] +
+                  [flag for setting in settings for flag in ("--set", setting)])
     model = os.path.join(folder, f"{seed}.safetensors")
     train_run.run([args.thermocline, "checkpoint", "export", run_dir, model])
     result = train_run.read_json(os.path.join(run_dir, "summary.json"))

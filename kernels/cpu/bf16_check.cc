@@ -1,4 +1,4 @@
-#include "kernels/cpu/bf16_gemm.h"
+#include "kernels/cpu/bf16_check.h"
 
 #include <cmath>
 #include <cstring>
@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "common/base/process.h"
 #include "kernels/layer_arithmetic.h"
 
 namespace thermocline {
@@ -100,16 +99,6 @@ class HardCalls {
 };
 
 }  // namespace
-
-bool HasAvx512Bf16() { return CpuHasAvx512Bf16(); }
-
-Bf16GemmCall RoundingCall(PanelView<const float> x, int64_t m, int64_t n) {
-  Bf16GemmCall call;
-  call.m = m;
-  call.n = n;
-  call.start = x;
-  return call;
-}
 
 absl::Status CheckBf16Gemm(Bf16GemmFunction gemm) {
   HardCalls calls;

@@ -1,0 +1,18 @@
+// Whether a CPU's bf16 instructions compute what bf16_gemm.h says.
+#ifndef THERMOCLINE_KERNELS_CPU_BF16_CHECK_H_
+#define THERMOCLINE_KERNELS_CPU_BF16_CHECK_H_
+
+#include "absl/status/status.h"
+#include "kernels/cpu/bf16_gemm.h"
+
+namespace thermocline {
+
+// Compares `gemm` with Bf16GemmAvx2 on products and roundings that are hard to get right: sums and
+// factors around the least normal number, ties, infinities, NaNs, and chains that show their order.
+// Takes about two milliseconds.
+// Errors: kFailedPrecondition (names a difference).
+absl::Status CheckBf16Gemm(Bf16GemmFunction gemm);
+
+}  // namespace thermocline
+
+#endif  // THERMOCLINE_KERNELS_CPU_BF16_CHECK_H_
