@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -85,6 +86,8 @@ class ColumnRows final : public RowsFileReader {
   // Checks the bytes of block_, which are read where they are not in the buffer, and goes to its
   // first row.
   absl::Status Enter();
+  // Checks that the block has as many rows of each kind as the index says.
+  absl::Status CheckKinds() const;
   // Reads blocks from block_ on.
   absl::Status ReadBlocks();
   void FindSought();
@@ -142,9 +145,25 @@ absl::Status ColumnRows::Enter() {
   if (KeyAt(0) != block().first_key) {
     return DamagedBlock(*file_, block(), "does not begin with the key that the index says");
   }
+  RETURN_IF_ERROR(CheckKinds());
   row_ = rows_with_values_ = 0;
   entered_ = true;
   return absl::OkStatus();
+}
+
+absl::Status ColumnRows::CheckKinds() const {
+  if (block().candidates == 0) return absl::OkStatus();
+  const char* const kinds = bytes_ + block().kinds_at();
+  const char* const end = kinds + block().rows;
+  const auto candidates = static_cast<uint32_t>(std::count(kinds, end, kKindCandidate));
+  const auto rows = static_cast<uint32_t>(std::count(kinds, end, kKindRow));
+  if (candidates + rows != block().rows) {
+    return DamagedBlock(*file_, block(), "has a row of an unknown kind");
+  }
+  if (candidates == block().candidates) return absl::OkStatus();
+  return DamagedBlock(
+      *file_, block(),
+      absl::StrCat("has ", candidates, " candidates, the index says ", block().candidates));
 }
 
 void ColumnRows::Seek(const RowKey& key) {
@@ -200,14 +219,9 @@ absl::StatusOr<bool> ColumnRows::Next(SavedRow* row) {
   row->values = {};
   const char kind = block.candidates == 0 ? kKindRow : bytes_[block.kinds_at() + row_];
   if (kind == kKindRow) {
-    if (rows_with_values_ == block.rows - block.candidates) {
-      return DamagedBlock(*file_, block, "has fewer candidates than the index says");
-    }
     const auto* const values = reinterpret_cast<const float*>(bytes_ + block.values_at());
     row->values = {values + uint64_t{rows_with_values_} * block.floats, block.floats};
     ++rows_with_values_;
-  } else if (kind != kKindCandidate) {
-    return DamagedBlock(*file_, block, "has a row of an unknown kind");
   }
   ++row_;
   return true;

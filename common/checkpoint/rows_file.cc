@@ -1,6 +1,5 @@
 #include "common/checkpoint/rows_file.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"

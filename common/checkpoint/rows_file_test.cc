@@ -359,12 +359,11 @@ struct Parts {
 class DamagedRowsFileTest : public RowsFileTest {
  protected:
   DamagedRowsFileTest() {
-    std::vector<Key> keys(8);
-    for (size_t i = 0; i < keys.size(); ++i) keys[i] = i + 1;
-    std::sort(keys.begin(), keys.end(),
+    for (size_t i = 0; i < keys_.size(); ++i) keys_[i] = i + 1;
+    std::sort(keys_.begin(), keys_.end(),
               [](Key a, Key b) { return RowKeyOf(TableId(1), a) < RowKeyOf(TableId(1), b); });
-    AddBlock({keys.begin(), keys.begin() + 4}, "");
-    AddBlock({keys.begin() + 4, keys.end()}, {kKindRow, kKindCandidate, kKindRow, kKindRow});
+    AddBlock({keys_.begin(), keys_.begin() + 4}, "");
+    AddBlock({keys_.begin() + 4, keys_.end()}, {kKindRow, kKindCandidate, kKindRow, kKindRow});
     good_.footer.rows = 8;
     good_.footer.blocks = 2;
   }
@@ -401,6 +400,15 @@ class DamagedRowsFileTest : public RowsFileTest {
     return List(bytes);
   }
 
+  // As WriteParts; then the second block has the right checksum.
+  CheckpointFile WriteSecondBlock(const std::function<void(Parts*)>& change) {
+    return WriteParts([&](Parts* p) {
+      change(p);
+      const size_t second = good_.index[0].bytes();
+      p->index[1].crc32c = Crc32c(&p->blocks[second], p->blocks.size() - second);
+    });
+  }
+
   // Makes `bytes` the file's, and returns the manifest's entry for it.
   CheckpointFile List(const std::string& bytes) {
     if (disk_.Open(absl::StrCat("/d/", kPath)).ok()) {
@@ -416,6 +424,7 @@ class DamagedRowsFileTest : public RowsFileTest {
     return file;
   }
 
+  std::vector<Key> keys_ = std::vector<Key>(8);  // In the order of RowKey.
   Parts good_;
 };
 
@@ -471,12 +480,7 @@ TEST_F(DamagedRowsFileTest, AnIndexThatIsWrongIsNamedThoughItsChecksumIsRight) {
 TEST_F(DamagedRowsFileTest, ABlockThatIsNotWhatTheIndexSaysIsNamed) {
   const size_t second = good_.index[0].bytes();
   const auto expect_damaged = [&](const std::function<void(Parts*)>& change, const char* message) {
-    ExpectDamaged(WriteParts([&](Parts* p) {
-                    change(p);
-                    RowsBlock& block = p->index[1];
-                    block.crc32c = Crc32c(&p->blocks[second], p->blocks.size() - second);
-                  }),
-                  message);
+    ExpectDamaged(WriteSecondBlock(change), message);
   };
   const std::string place = absl::StrCat("the block at byte ", kRowsHeaderBytes + second);
   expect_damaged([&](Parts* p) { p->blocks[second] ^= 1; },
@@ -484,12 +488,34 @@ TEST_F(DamagedRowsFileTest, ABlockThatIsNotWhatTheIndexSaysIsNamed) {
   expect_damaged([&](Parts* p) { p->blocks.replace(second + 8, 8, p->blocks, second, 8); },
                  "which is not behind the one before it");
   expect_damaged([&](Parts* p) { p->blocks[second + p->index[1].kinds_at() + 1] = kKindRow; },
-                 "has fewer candidates than the index says");
+                 "has 0 candidates, the index says 1");
+  expect_damaged([&](Parts* p) { p->blocks[second + p->index[1].kinds_at()] = kKindCandidate; },
+                 "has 2 candidates, the index says 1");
   expect_damaged([&](Parts* p) { p->blocks[second + p->index[1].kinds_at() + 1] = 7; },
                  "has a row of an unknown kind");
   const CheckpointFile file = WriteParts([&](Parts* p) { p->blocks[second] ^= 1; });
   ExpectDamaged(file, place.c_str());
   ExpectDamaged(file, "has the CRC-32C");
+}
+
+// The last row's values would lie behind the block.
+TEST_F(DamagedRowsFileTest, ARowThatIsSoughtBehindWrongKindsIsNotRead) {
+  const CheckpointFile file = WriteSecondBlock([this](Parts* p) {
+    RowsBlock& block = p->index[1];
+    block.candidates = 2;
+    block.floats = 3;
+    ASSERT_EQ(block.bytes(), good_.index[1].bytes());
+    p->blocks[good_.index[0].bytes() + block.kinds_at() + 1] = kKindRow;
+  });
+  for (const RowsFileUse use : {RowsFileUse::kScan, RowsFileUse::kSingleRows}) {
+    const auto reader = RowsFileReader::Open(&disk_, "/d", file, use);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    (*reader)->Seek(RowKeyOf(TableId(1), keys_.back()));
+    SavedRow row;
+    const absl::Status status = (*reader)->Next(&row).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has 0 candidates, the index says 2"));
+  }
 }
 
 TEST_F(DamagedRowsFileTest, AFileOfALaterFormatIsNotCalledDamaged) {

@@ -5,6 +5,7 @@
 #ifndef THERMOCLINE_COMMON_CHECKPOINT_ROWS_FORMAT_H_
 #define THERMOCLINE_COMMON_CHECKPOINT_ROWS_FORMAT_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -19,15 +20,20 @@
 
 namespace thermocline {
 
-// A row takes so many bytes beside its values: key, lookups, step of the last change; at most one
-// for its kind; and its share of the index.
-inline constexpr uint64_t kRowsFileRowBytes = 16 + 1 + 1;
-
 inline constexpr size_t kRowsHeaderBytes = 16;
 inline constexpr size_t kRowsFooterBytes = 32;
 inline constexpr size_t kRowsBlockEntryBytes = 32;
 // A block has at most so many bytes; a single row may have more.
 inline constexpr uint64_t kMaxRowsBlockBytes = 64 << 10;
+
+// What a row of so many values takes, at most, in a file of many such rows: key, lookups, step of
+// the last change, kind, values, and its share of its block's padding and entry of the index.
+constexpr uint64_t RowsFileRowBytes(uint64_t floats) {
+  constexpr uint64_t kPadding = 7 + 4;  // The kinds take up to 7 bytes of it, the values 4.
+  const uint64_t row = sizeof(Key) + 4 + 4 + 1 + 4 * floats;
+  const uint64_t rows_of_block = std::max<uint64_t>((kMaxRowsBlockBytes - kPadding) / row, 1);
+  return row + (kPadding + kRowsBlockEntryBytes + rows_of_block - 1) / rows_of_block;
+}
 
 // One block, as its entry of the index has it.
 struct RowsBlock {

@@ -224,7 +224,7 @@ class Planner {
     table->rows = rows;
     table->memory_bytes = TableMemoryBytes(layout, rows / servers_) * servers_;
     const uint64_t stored_bytes = kRowKeyBytes + RowValueBytes(layout.row_floats());
-    table->checkpoint_bytes = rows * CheckpointRowBytes(layout.row_floats());
+    table->checkpoint_bytes = rows * RowsFileRowBytes(layout.row_floats());
     if (layout.memory_budget_bytes == 0) return;
     TableLayout unbounded = layout;
     unbounded.memory_budget_bytes = 0;
@@ -247,7 +247,7 @@ class Planner {
       pulled += keys * static_cast<double>(PulledKeyBytes(layout.dim));
       pushed += keys * static_cast<double>(PushedKeyBytes(layout.dim));
       changed_bytes_per_step_ +=
-          keys * static_cast<double>(workers_ * CheckpointRowBytes(layout.row_floats()));
+          keys * static_cast<double>(workers_ * RowsFileRowBytes(layout.row_floats()));
     }
     plan_.pulled_bytes_per_step = static_cast<uint64_t>(pulled * workers_);
     plan_.pushed_bytes_per_step = static_cast<uint64_t>(pushed * workers_);
@@ -454,7 +454,7 @@ class Planner {
       spilled += table.spilled_bytes;
     }
     for (const DenseTable& tensor : tables_.dense) {
-      const uint64_t bytes = tensor.num_blocks() * CheckpointRowBytes(tensor.layout.row_floats());
+      const uint64_t bytes = tensor.num_blocks() * RowsFileRowBytes(tensor.layout.row_floats());
       sizes.all_bytes += bytes;
       sizes.changed_bytes_per_step += static_cast<double>(bytes);
     }
@@ -493,8 +493,6 @@ class Planner {
 };
 
 }  // namespace
-
-uint64_t CheckpointRowBytes(uint64_t row_floats) { return kRowsFileRowBytes + 4 * row_floats; }
 
 uint64_t SumOf(const std::vector<PlanPart>& parts) {
   uint64_t bytes = 0;

@@ -89,9 +89,6 @@ struct JobPlan {
   std::vector<PlannedSlab> kept;
 };
 
-// What a row takes in a checkpoint's file, at most.
-uint64_t CheckpointRowBytes(uint64_t row_floats);
-
 // REQUIRES: a resolved, valid job. Errors: kInvalidArgument (the figures lack a column that the job
 // reads: names both; a cache with tables of placement DEVICE has no room for a batch).
 absl::StatusOr<JobPlan> PlanJob(const Job& job, const PlanInputs& inputs, const Machine& machine);

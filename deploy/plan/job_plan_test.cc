@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/rows_file.h"
+#include "common/checkpoint/rows_format.h"
 #include "common/disk/disk.h"
 #include "common/job/job_loader.h"
 
@@ -413,19 +414,24 @@ TEST(CheckStart, WarnsOfStalenessWithoutWarmUp) {
 
 TEST(JobPlan, AFileOfRowsIsNoLargerThanPlanned) {
   PosixDisk disk;
-  for (const size_t floats : {1, 8, 32, 128}) {
-    constexpr uint64_t kRows = 20000;
-    auto writer = RowsFileWriter::Create(&disk, testing::TempDir(), absl::StrCat("rows-", floats));
+  const struct {
+    size_t floats;
+    uint64_t rows, spare_bytes_a_row;
+  } cases[] = {{1, 20000, 3},   {8, 20000, 3},   {32, 20000, 3},
+               {128, 20000, 3}, {5000, 200, 12}, {20000, 200, 12}};
+  for (const auto& c : cases) {
+    auto writer =
+        RowsFileWriter::Create(&disk, testing::TempDir(), absl::StrCat("rows-", c.floats));
     ASSERT_TRUE(writer.ok()) << writer.status();
     RowKey key;
-    for (key.key = 0; key.key < kRows; ++key.key) {
-      ASSERT_EQ((*writer)->Add(key, 1, 1, std::vector<float>(floats, 0.5f)), absl::OkStatus());
+    for (key.key = 0; key.key < c.rows; ++key.key) {
+      ASSERT_EQ((*writer)->Add(key, 1, 1, std::vector<float>(c.floats, 0.5f)), absl::OkStatus());
     }
     const auto file = (*writer)->Finish();
     ASSERT_TRUE(file.ok()) << file.status();
-    const uint64_t planned = kRows * CheckpointRowBytes(floats);
-    EXPECT_LE((*file)->bytes(), planned) << floats;
-    EXPECT_GE((*file)->bytes(), planned - kRows * 3) << floats;
+    const uint64_t planned = c.rows * RowsFileRowBytes(c.floats);
+    EXPECT_LE((*file)->bytes(), planned) << c.floats;
+    EXPECT_GE((*file)->bytes(), planned - c.rows * c.spare_bytes_a_row) << c.floats;
   }
 }
 
