@@ -130,7 +130,7 @@ std::vector<Case> Cases() {
                 "'a', 'b'")),
       SeveralDims("FirstOrderOfSomeFeatures",
                   Graph("layer { name: 'wide' input: ['C1', 'C4'] first_order {} } "
-                        "layer { name: 'deep' input: 'categorical' mlp { units: 4 } }",
+                        "layer { name: 'deep' input: ['numeric', 'categorical'] mlp { units: 4 } }",
                         "'wide', 'deep'")),
       SharedTables("LogitsOfFeatures",
                    Graph("layer { name: 'last' input: ['C1', 'C4'] pool { mode: LAST } } "
