@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "common/base/thread_pool.h"
 #include "common/job/job_data.h"
+#include "common/job/resolved_job.h"
 #include "common/process/child_process.h"
 #include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
@@ -31,12 +32,14 @@ struct BenchTrainFlags : JobFlags {
 };
 
 std::string RenderSetup(const Job& job) {
+  const Cluster& cluster = job.cluster();
+  const std::string servers =
+      HasEmbeddedServer(cluster) ? "embedded server" : absl::StrCat(cluster.servers(), " servers");
   return absl::StrFormat(
-      "setup: job %s, data %s, batch %u, %u servers x %u threads, %u workers x %u threads, "
+      "setup: job %s, data %s, batch %u, %s x %u threads, %u workers x %u threads, "
       "%d hardware threads\n",
-      job.name(), DescribeData(job.data()).train().path(0), job.train().batch_size(),
-      job.cluster().servers(), job.cluster().server_threads(), job.cluster().workers(),
-      job.cluster().worker_threads(), HardwareThreads());
+      job.name(), DescribeData(job.data()).train().path(0), job.train().batch_size(), servers,
+      cluster.server_threads(), cluster.workers(), cluster.worker_threads(), HardwareThreads());
 }
 
 // The middle value, or the mean of the two in the middle.

@@ -126,9 +126,12 @@ absl::Status KeepInit(const ResumePoint& point, const RunDirectory& directory, J
   return absl::OkStatus();
 }
 
-// Whether the job names no servers, and nothing that only servers can do.
+// Whether the job and the flags name no servers, and nothing that only servers can do.
 bool MayEmbedServer(const TrainFlags& flags) {
-  if (flags.job.empty() || flags.servers.has_value() || flags.workers.has_value()) return false;
+  if (flags.job.empty() || flags.servers.has_value() || flags.workers.has_value() ||
+      flags.nodes > 0) {
+    return false;
+  }
   const absl::StatusOr<Job> written = ReadWrittenJob(flags.job, flags.set, flags.clear);
   if (!written.ok()) return false;  // LoadJob says what is wrong.
   const Cluster& cluster = written->cluster();

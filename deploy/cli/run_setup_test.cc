@@ -133,6 +133,10 @@ TEST_F(EmbedTest, TheJobAndOtherFlagsComeFirst) {
   flags_.set = {};
   flags_.servers = "4";
   EXPECT_EQ(ServersWith(""), 4);
+  flags_.servers.reset();
+  flags_.nodes = 2;
+  flags_.listen = "127.0.0.1:0";
+  EXPECT_EQ(ServersWith(""), 1);
 }
 
 TEST_F(OrBeginTest, NeedsTheFolderThatWasSubmitted) {

@@ -348,13 +348,13 @@ event::WorkerResult LocalProcesses::ReadResult(const ProcessId& id) {
   return {id, std::llround(NumberAt(results_[id.index], "steps").value_or(0))};
 }
 
-// A worker with an embedded server has ended well when its metrics have ended, after its result;
-// its process serves on. Where the process ended before that, the end of both is seen below.
+// A worker with an embedded server is done when its metrics have ended and its result is whole,
+// which a line feed at the end shows; its process serves on. The end of the process itself is seen
+// in TakeEvents.
 void LocalProcesses::LookForEmbeddedEnd(std::vector<JobEvent>* events) {
   if (!embedded_worker_.has_value() || !metrics_ended_) return;
-  event::WorkerResult result = ReadResult(*embedded_worker_);
-  if (!result.steps.ok()) return;
-  events->push_back(std::move(result));
+  if (!absl::EndsWith(ReadAll(result_fds_[embedded_worker_->index]), "\n")) return;
+  events->push_back(ReadResult(*embedded_worker_));
   events->push_back(event::ProcessEnded{*embedded_worker_, {kExitDone, "is done", "", ""}});
   embedded_worker_.reset();
 }

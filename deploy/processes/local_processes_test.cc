@@ -5,9 +5,12 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/job/job_loader.h"
+#include "deploy/processes/signal_watch.h"
 
 namespace thermocline {
 namespace {
@@ -69,6 +72,51 @@ TEST_F(LocalFilesTest, ThePackagesDigestIsOfWhatItsWrappersStart) {
     Write("bin/worker", text);
     EXPECT_TRUE(DigestOfPrograms(programs).ok()) << text;
   }
+}
+
+// The worker leaves a bad result and ends its metrics, and the process serves on.
+TEST_F(LocalFilesTest, AnEmbeddedServersWorkerEndsAlsoWithABadResult) {
+  Write("worker",
+        "#!/bin/sh\n"
+        "for flag; do case $flag in --result_file=*) result=${flag#*=};; esac; done\n"
+        "echo 'no object' > $result\n"
+        "exec 3>&-\n"
+        "exec tail -f /dev/null\n");
+  JobPrograms programs;
+  programs.worker = folder_ + "/worker";
+  fs::permissions(programs.worker, fs::perms::owner_all);
+  const auto job = ParseJob(
+      "name: 'j' data { format: CRITEO_TSV path: 'rows.tsv' } default_table { dim: 8 } "
+      "dlrm { bottom: [8] } train { batch_size: 8 learning_rate { base: 1 } }",
+      "job", {"cluster.servers=0"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  const auto directory = RunDirectory::Open(folder_);
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  SignalWatch signals;
+  Supervisor supervisor(&signals);
+  LocalProcesses processes(*job, programs, *directory, {}, &supervisor);
+  processes.BeginGeneration(1, [](absl::string_view) {});
+  const ProcessId server = {ProcessRole::kServer, 0, 1, 1},
+                  worker = {ProcessRole::kWorker, 0, 1, 1};
+  for (const ProcessId& id : {server, worker}) {
+    action::StartProcess start;
+    start.id = id;
+    ASSERT_EQ(processes.Start(start), absl::OkStatus());
+  }
+  std::vector<JobEvent> events;
+  while (events.empty()) {
+    supervisor.Poll(absl::Milliseconds(20));
+    events = processes.TakeEvents();
+  }
+  ASSERT_EQ(events.size(), 2u);
+  const auto* result = std::get_if<event::WorkerResult>(&events[0]);
+  ASSERT_NE(result, nullptr);
+  EXPECT_TRUE(result->id == worker);
+  EXPECT_EQ(result->steps.status().code(), absl::StatusCode::kDataLoss);
+  const auto* ended = std::get_if<event::ProcessEnded>(&events[1]);
+  ASSERT_NE(ended, nullptr);
+  EXPECT_TRUE(ended->id == worker);
+  EXPECT_EQ(ended->end.exit_code, 0);
 }
 
 }  // namespace

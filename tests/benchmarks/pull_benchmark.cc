@@ -7,9 +7,9 @@
 //
 // Every contestant's server is a process of its own, every process has the same malloc settings,
 // and there are as many calls in flight, or Redis connections, for each. Ours is measured once more
-// in this process (`--servers 0`: "embedded"). They run in turn,
-// repetition by repetition, so that a busy machine slows them alike; ratios are taken within a
-// repetition. Before anything is timed, the rows that arrive are compared with each other.
+// in this process (`--servers 0`: "embedded"). They run in turn, repetition by repetition, so that
+// a busy machine slows them alike; ratios are taken within a repetition. Before anything is timed,
+// the rows that arrive are compared with each other.
 //
 //   thermocline-bench-pull [pull|push] [--keys=4096,16384] [--channels=2,4] [--rows=N] ...
 #include <cstdio>

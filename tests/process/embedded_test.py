@@ -110,7 +110,8 @@ class EmbeddedTest(ProcessTest):
             file.write('1\t5\tab\n' * 50 + 'no label\n')
         with open(self.job, 'w') as job:
             job.write('name: "bad" data { format: CRITEO_TSV path: "%s" num_dense: 1 num_categorical: 1 }'
-                      ' dlrm { top: [8] bottom: [8] } default_table { dim: 8 } train { batch_size: 10 learning_rate { base: 0.1 } }' % log)
+                      ' dlrm { top: [8] bottom: [8] } default_table { dim: 8 }'
+                      ' train { batch_size: 10 learning_rate { base: 0.1 } }' % log)
         refused = self.thermocline('train', self.job, '--servers=0', '--run-dir', self.run_dir,
                                    '--set=checkpoint.every_steps=2')
         self.assertEqual(refused.returncode, 1, refused.stderr)

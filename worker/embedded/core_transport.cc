@@ -1,5 +1,6 @@
 #include "worker/embedded/core_transport.h"
 
+#include <algorithm>
 #include <string>
 #include <thread>
 #include <utility>
@@ -25,11 +26,12 @@ struct PullUnderWay {
 
   const PullCall call;
   const std::function<void(absl::StatusOr<wire::PullAnswer>)> done;
-  std::thread::id asker;   // The thread that asks the core.
-  bool is_asking = true;   // Only `asker` reads it.
-  int64_t resumed_us = 0;  // When handling began, or began again after the hold.
-  int64_t handled_us = 0;  // How long handling took before the hold.
-  int64_t held_ns = 0;     // TraceBegin() as the hold began.
+  TaskQueue* threads = nullptr;  // They ask the core, and gather the rows.
+  std::thread::id asker;         // The thread that asks the core.
+  bool is_asking = true;         // Only `asker` reads it.
+  int64_t resumed_us = 0;        // When handling began, or began again after the hold.
+  int64_t handled_us = 0;        // How long handling took before the hold.
+  int64_t held_ns = 0;           // TraceBegin() as the hold began.
   // Under the transport's mutex:
   PullTicket ticket = kNoTicket;
   bool is_answered = false;
@@ -42,15 +44,14 @@ absl::Status Explain(const absl::Status& status, const char* method, const Call&
                                   " tables, ", NumKeys(call), " keys) at the embedded server"));
 }
 
-Step TracedStep(const PullCall& call) {
-  return call.kind == wire::PullKind::kTrain ? call.step : kNoStep;
-}
-
 }  // namespace
 
 struct CoreTransport::Impl {
   Impl(ServerCore* server, const Options& transport_options)
-      : core(server), options(transport_options), tasks(transport_options.threads) {}
+      : core(server),
+        options(transport_options),
+        readers(transport_options.threads),
+        tasks(transport_options.threads) {}
 
   // Counts a call under way. False: the transport is closed.
   bool Begin() {
@@ -69,6 +70,7 @@ struct CoreTransport::Impl {
   }
   bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return under_way == 0; }
 
+  TaskQueue* ThreadsOf(const PullCall& call);
   void Ask(const std::shared_ptr<PullUnderWay>& pull, int64_t deadline_us);
   void OnAnswer(const std::shared_ptr<PullUnderWay>& pull, absl::StatusOr<wire::PullAnswer> answer);
   void Finish(const PullUnderWay& pull, absl::StatusOr<wire::PullAnswer> answer);
@@ -81,11 +83,22 @@ struct CoreTransport::Impl {
   bool closed ABSL_GUARDED_BY(mutex) = false;
   int under_way ABSL_GUARDED_BY(mutex) = 0;                     // Calls whose `done` is to return.
   absl::flat_hash_set<PullTicket> held ABSL_GUARDED_BY(mutex);  // Pulls that the core holds.
-  TaskQueue tasks;  // Last: its tasks use what is above.
+  // Last: their tasks use what is above. The threads of `readers` may wait for a disk, and delay no
+  // push.
+  TaskQueue readers;
+  TaskQueue tasks;
 };
 
 // Pulls
 // ------------------------------------------------------------------------------------------------
+
+TaskQueue* CoreTransport::Impl::ThreadsOf(const PullCall& call) {
+  const bool may_wait =
+      call.kind == wire::PullKind::kRead ||
+      std::any_of(call.tables.begin(), call.tables.end(),
+                  [this](const PullSlice& slice) { return core->MayReadDisk(slice.table); });
+  return may_wait ? &readers : &tasks;
+}
 
 void CoreTransport::Impl::Ask(const std::shared_ptr<PullUnderWay>& pull, int64_t deadline_us) {
   NameTraceThread("handle requests");
@@ -124,7 +137,7 @@ void CoreTransport::Impl::OnAnswer(const std::shared_ptr<PullUnderWay>& pull,
     pull->is_answered = true;
     if (pull->ticket != kNoTicket) held.erase(pull->ticket);
   }
-  tasks.Run([this, pull, answer = std::move(answer)] {
+  pull->threads->Run([this, pull, answer = std::move(answer)] {
     NameTraceThread("handle requests");
     pull->resumed_us = MonotonicMicros();
     Finish(*pull, answer);
@@ -199,7 +212,8 @@ void CoreTransport::Pull(ServerIndex server, const PullCall& call, int64_t deadl
   }
   (call.kind == wire::PullKind::kRead ? impl_->options.reads : impl_->options.pulls)->Begin();
   const auto pull = std::make_shared<PullUnderWay>(call, std::move(done));
-  impl_->tasks.Run([impl = impl_.get(), pull, deadline_us] { impl->Ask(pull, deadline_us); });
+  pull->threads = impl_->ThreadsOf(call);
+  pull->threads->Run([impl = impl_.get(), pull, deadline_us] { impl->Ask(pull, deadline_us); });
 }
 
 void CoreTransport::Push(ServerIndex server, const PushCall& call, int64_t /*deadline_us*/,

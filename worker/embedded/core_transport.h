@@ -19,8 +19,9 @@ namespace thermocline {
 class CoreTransport final : public Transport {
  public:
   struct Options {
-    // So many threads take pushes, apply them, and gather rows. At least 2, so that one takes
-    // pushes while another applies a step.
+    // So many threads take pushes, apply them, and gather rows; as many more answer READs, and
+    // pulls whose rows may be on the disk. At least 2, so that one takes pushes while another
+    // applies a step.
     int threads = 2;
     // Count the calls; outlive the transport.
     MethodStats* pulls = nullptr;

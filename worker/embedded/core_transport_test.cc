@@ -10,7 +10,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/parameter_server.pb.h"
+#include "server/core/testing/checkpointed_server.h"
 #include "server/core/testing/core_fixtures.h"
+#include "tests/testing/simulated_disk.h"
 
 namespace thermocline {
 namespace {
@@ -173,6 +175,44 @@ TEST_F(CoreTransportTest, AHeldPullIsAnsweredBeforeItsDeadline) {
                    pull.Taker());
   ASSERT_TRUE(pull.Get().ok());
   EXPECT_EQ(pull.Get()->readiness, wire::Readiness::kNotReady);
+}
+
+// Pulls whose `done` waits stand for pulls that wait for a disk: more than the transport has
+// threads of a kind.
+void ExpectAPushIsTakenMeanwhile(CoreTransport* transport, PullCall pull_call,
+                                 const PushCall& push_call) {
+  constexpr int kPulls = 5;
+  absl::Notification disk_answers;
+  std::vector<std::vector<float>> rows(kPulls, std::vector<float>(4));
+  std::vector<AwaitedPull> pulls(kPulls);
+  for (int i = 0; i < kPulls; ++i) {
+    pull_call.tables[0].rows = absl::MakeSpan(rows[i]);
+    transport->Pull(ServerIndex(0), pull_call, kDeadlineUs,
+                    [&, take = pulls[i].Taker()](absl::StatusOr<wire::PullAnswer> answer) {
+                      disk_answers.WaitForNotification();
+                      take(std::move(answer));
+                    });
+  }
+  AwaitedPush push;
+  transport->Push(ServerIndex(0), push_call, kDeadlineUs, push.Taker());
+  EXPECT_TRUE(push.Get().ok()) << push.Get().status();
+  disk_answers.Notify();
+  for (AwaitedPull& pull : pulls) EXPECT_TRUE(pull.Get().ok()) << pull.Get().status();
+}
+
+TEST_F(CoreTransportTest, PullsThatMayWaitForADiskDelayNoPush) {
+  const std::vector<float> gradients = {1, 2, 3, 4};
+  PullCall call = CallFor(0, {});
+  call.kind = wire::PullKind::kRead;
+  ExpectAPushIsTakenMeanwhile(transport_.get(), call, PushFor(0, gradients));
+
+  ServerConfig config = MakeConfig(/*num_workers=*/1);
+  config.tables[0].memory_budget_bytes = 1;
+  SimulatedDisk disk;
+  testing_core::CheckpointedServer spilling(&disk, config);
+  ASSERT_TRUE(spilling.Configure().ok());
+  CoreTransport transport(spilling.core(), {2, &pulls_, &reads_, &pushes_});
+  ExpectAPushIsTakenMeanwhile(&transport, CallFor(0, {}), PushFor(0, gradients));
 }
 
 TEST_F(CoreTransportTest, CloseEndsHeldPullsAndLaterCalls) {

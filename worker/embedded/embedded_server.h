@@ -1,5 +1,5 @@
 // The server of a job without server processes (cluster.servers: 0), in the process of its worker.
-// To the launcher it is a server as any: it listens, is configured, asked and told by calls. The
+// The launcher treats it as any other server: it listens, and is configured and asked by calls. The
 // worker's pulls and pushes go past gRPC.
 //
 // This folder alone includes what is in server/, and only thermocline-worker links it.

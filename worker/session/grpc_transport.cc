@@ -123,10 +123,6 @@ std::chrono::system_clock::time_point After(int64_t us) {
   return std::chrono::system_clock::now() + std::chrono::microseconds(us);
 }
 
-Step TracedStep(const PullCall& call) {
-  return call.kind == wire::PullKind::kTrain ? call.step : kNoStep;
-}
-
 std::vector<wire::PullTableView> KeysOf(const PullCall& call) {
   std::vector<wire::PullTableView> tables;
   tables.reserve(call.tables.size());

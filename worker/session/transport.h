@@ -1,7 +1,7 @@
 // Carries a worker's requests to the servers: by gRPC in the program (grpc_transport.h), or to the
 // embedded server by calls of functions (worker/embedded/core_transport.h); by a seeded network in
-// the simulation. One call is one message. The functions that split a step's work
-// into calls are here; the session repeats calls (ps_session.h).
+// the simulation. One call is one message. The functions that split a step's work into calls are
+// here; the session repeats calls (ps_session.h).
 #ifndef THERMOCLINE_WORKER_SESSION_TRANSPORT_H_
 #define THERMOCLINE_WORKER_SESSION_TRANSPORT_H_
 
@@ -54,6 +54,11 @@ struct PushCall {
 // counts and values once.
 wire::PullRequest ToWire(const PullCall& call);
 wire::PushChunk ToWire(const PushCall& call);
+
+// Returns the step to which traces count a pull: a READ belongs to none.
+inline Step TracedStep(const PullCall& call) {
+  return call.kind == wire::PullKind::kTrain ? call.step : kNoStep;
+}
 
 // Counts the keys of all tables of a call.
 template <typename Call>
