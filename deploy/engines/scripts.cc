@@ -82,10 +82,14 @@ controller_pid=
 start_controller() {
   local how=--restarted
   ((starts > 0)) || how=--resume  # The user wants more of it, if there is some.
+  told=
   $TRAIN $how$OR_BEGIN &
   controller_pid=$!
+  # The signal may have come just before its process was known here.
+  if [[ -n ${early-} && -z $told ]]; then end_controller; fi
   ((starts += 1))
 }
+end_controller() { kill -TERM "$controller_pid" 2>/dev/null && told=1; }
 wait_for_it() { await "$controller_pid"; }
 is_stopped() { [[ -e $run_dir/stop.request ]]; }
 )sh";
@@ -180,7 +184,7 @@ requeue() {
 end_early() {  # SIGNAL
   early=$1
   if [[ $1 == USR1 ]]; then say "the walltime is near"; else say "SIGTERM from Slurm"; fi
-  kill -TERM "$controller_pid" 2>/dev/null
+  end_controller
   [[ $1 == TERM ]] || return
   # Now: this script may be killed before the controller has ended.
   case " $(scontrol show job -o "$SLURM_JOB_ID") " in
@@ -197,7 +201,7 @@ $END)sh";
 
 // Without checkpoints there is nothing to go on with.
 constexpr char kSlurmEndOnce[] = R"sh(
-trap 'kill -TERM "$controller_pid" 2>/dev/null' TERM
+trap 'early=TERM; end_controller' TERM
 start_controller
 wait_for_it
 $END)sh";
