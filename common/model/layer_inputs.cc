@@ -215,10 +215,9 @@ std::optional<ModelError> LayerReader::ReadInputs() {
 std::optional<ModelError> LayerReader::CheckReads(const std::set<int>& vectors,
                                                   const std::map<int, int>& first_order) const {
   if (inputs_.numeric > 0 && !reads_numeric_) {
-    return ModelError{
-        "layer",
-        "has none that reads 'numeric'; leave the numeric features out, or let a layer "
-        "read them"};
+    return ModelError{"layer",
+                      "has none that reads 'numeric'; leave the numeric features out "
+                      "(data.num_dense: 0 in the short form), or let a layer read them"};
   }
   std::map<std::string, int> first_of_table;
   for (int f = 0; f < inputs_.num_vectors(); ++f) {

@@ -183,8 +183,8 @@ TEST(CheckModel, NamesWhatIsWrongWithLayers) {
             "layer[0].name is 'C1', the name of a feature; name one of them otherwise");
   EXPECT_EQ(
       ErrorOf(absl::StrCat("layer { name: 'deep' input: 'categorical' mlp { units: 5 } }", kTask)),
-      "layer has none that reads 'numeric'; leave the numeric features out, or let a layer read "
-      "them");
+      "layer has none that reads 'numeric'; leave the numeric features out (data.num_dense: 0 in "
+      "the short form), or let a layer read them");
   EXPECT_EQ(ErrorOf(kDeep), "task is missing; a model of layers has a task");
   EXPECT_EQ(ErrorOf(absl::StrCat(kDeep, "layer { name: 'fm' input: ['C1', 'C2'] fm {} }", kTask)),
             "layer[1].name is 'fm', which no other layer and no task reads");
