@@ -31,7 +31,6 @@ __attribute__((noinline)) float MultiplyAdd256() {
   for (int64_t round = 0; round < kRounds; ++round) {
 #pragma GCC unroll 12
     for (__m256& sum : sums) sum = _mm256_fmadd_ps(x, y, sum);
-    for (__m256& sum : sums) asm volatile("" : "+x"(sum));  // None is known to equal another.
   }
   for (const __m256& sum : sums) sums[0] = _mm256_add_ps(sums[0], sum);
   return _mm256_cvtss_f32(sums[0]);
@@ -44,7 +43,6 @@ __attribute__((noinline, target("avx512f"))) float MultiplyAdd512() {
   for (int64_t round = 0; round < kRounds; ++round) {
 #pragma GCC unroll 24
     for (__m512& sum : sums) sum = _mm512_fmadd_ps(x, y, sum);
-    for (__m512& sum : sums) asm volatile("" : "+v"(sum));
   }
   for (const __m512& sum : sums) sums[0] = _mm512_add_ps(sums[0], sum);
   return _mm512_cvtss_f32(sums[0]);
@@ -57,7 +55,6 @@ __attribute__((noinline, target("avx512f,avx512bf16"))) float MultiplyAddPairs51
   for (int64_t round = 0; round < kRounds; ++round) {
 #pragma GCC unroll 24
     for (__m512& sum : sums) sum = _mm512_dpbf16_ps(sum, x, y);
-    for (__m512& sum : sums) asm volatile("" : "+v"(sum));
   }
   for (const __m512& sum : sums) sums[0] = _mm512_add_ps(sums[0], sum);
   return _mm512_cvtss_f32(sums[0]);
