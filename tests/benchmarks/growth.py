@@ -229,7 +229,8 @@ def costs_text(rows):
     lines = [f"| | us a sample | {' | '.join(STAGES)} | bytes on the wire |", '|---' * (len(STAGES) + 3) + '|']
     for knob, value, cost, (low, high) in rows:
         stages = ' | '.join(f'{cost.stage_us[stage]:.2f}' for stage in STAGES)
-        lines.append(f'| {knob}: {value} | {cost.us:.2f} [{low:.2f} {high:.2f}] | {stages} | {cost.wire_bytes:,.0f} |')
+        spread = f' [{low:.2f} {high:.2f}]' if low < high else ''
+        lines.append(f'| {knob}: {value} | {cost.us:.2f}{spread} | {stages} | {cost.wire_bytes:,.0f} |')
     return '\n'.join(lines) + '\n'
 
 
@@ -313,7 +314,7 @@ def main():
     out = bench_runs.make_out(args.out, 'growth')
     bench = Bench(args, out)
     setup = (f'{compare_peers.processor()}, {os.cpu_count()} hardware threads, load {os.getloadavg()[0]:.1f} before.\n'
-             f'Medians of {args.rounds} rounds in turn [lowest highest]:')
+             f'Medians of {args.rounds} rounds in turn [lowest highest]:' if args.rounds > 1 else 'One round:')
     print(setup, flush=True)
     try:
         memory = measure_memory(args, out)
