@@ -58,7 +58,7 @@ printf 'A\n<!-- costs of growth.py -->\nold\n<!-- end of costs -->\nB\n<!-- memo
 "$growth" --thermocline "$thermocline" --knobs workers --rounds 1 --scale 0.001 --out "$out/growth" \
   --into "$out/page.md" -- --set cluster.worker_threads=1 >"$out/text" 2>&1 || fail "growth.py: $(cat "$out/text")"
 cat "$out/page.md"
-grep -q '^| workers: 4 | [0-9.]* \[' "$out/page.md" || fail "the page has no line of 4 workers"
+grep -q '^| workers: 4 | [0-9.]* |' "$out/page.md" || fail "the page has no line of 4 workers"
 grep -q '^| `adagrad` | 32 | 1[0-9][0-9] | 1[.]' "$out/page.md" || fail "the page has no memory of Adagrad"
 [ "$(grep -c '^[ABC]$\|^old$' "$out/page.md")" = 3 ] || fail "the page has lost its text, or kept the old table"
 grep -q '>workers</text>' "$out/growth.svg" || fail "no picture of workers"
