@@ -96,7 +96,7 @@ class FailureTest(ProcessTest):
     def test_a_worker_that_hangs_while_others_have_ended(self):
         # Rank 0 alone evaluates, one row at a time: it is stopped in the middle of that.
         folder = self.run_dir + '-data'
-        subprocess.run([THERMOCLINE, 'generate', folder, '--rows=2048', '--test-rows=100000',
+        subprocess.run([THERMOCLINE, 'generate', folder, '--rows=40960', '--test-rows=100000',
                         '--shrink=1000'],
                        check=True, stdout=subprocess.DEVNULL, timeout=DEADLINE_S)
         launcher = self.start('--workers=2', '--set=cluster.stall_timeout_s=3', '--data', folder,
@@ -107,7 +107,7 @@ class FailureTest(ProcessTest):
         wait_for(lambda: len(children(launcher.pid)) == 2, 'the end of worker 1')
         os.kill(worker, signal.SIGSTOP)
         self.assertRegex(self.fails(launcher),
-                         r'\): worker 0 is waited for: its last push is of step [67];')
+                         r'\): worker 0 is waited for: its last push is of step 15[89];')
         self.assert_all_gone(pids)
 
     def test_a_worker_that_never_comes_up(self):
