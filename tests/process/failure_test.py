@@ -76,7 +76,10 @@ class FailureTest(ProcessTest):
         wait_for(lambda: len(self.events('progress')) >= 3, 'three steps')
         os.kill(self.pid_of(launcher, 'worker 1'), signal.SIGSTOP)
         err = self.fails(launcher)
+        # Where it is stopped between its block of dense gradients and its push, rank 0 waits for a server, which waits
+        # for that push.
         self.assertRegex(err, r'nothing has advanced for 3s \(cluster.stall_timeout_s\): '
+                              r'(server \d at \S+ is waited for: worker 0 has waited \d+s for the rows of .*; )?'
                               r'worker 1 is waited for: (worker 0 has waited \d+s for the .*; )?'
                               r'its last push is of step \d+; logs:\n'
                               r'  \| \S+/worker-1.log\n')
