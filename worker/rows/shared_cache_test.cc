@@ -498,11 +498,13 @@ TEST(SharedCacheTest, RanksReadTheRowsOfOneMap) {
       trace = maker.MakeNext(trace);
     }
   }
-  for (const auto& [num_ranks, total] : totals) {  // Nothing above was idle.
+  // Nothing above was idle. Few traces have eight ranks, and sanitizers make a sixth of all: there
+  // 17 evictions have been seen.
+  for (const auto& [num_ranks, total] : totals) {
     EXPECT_GT(total.hits, RandomRuns(1000)) << num_ranks;
     EXPECT_GT(total.bypassed, RandomRuns(1000)) << num_ranks;
-    EXPECT_GT(total.evicted, RandomRuns(100)) << num_ranks;
-    EXPECT_GT(total.rejected_no_room, RandomRuns(100)) << num_ranks;
+    EXPECT_GT(total.evicted, RandomRuns(25)) << num_ranks;
+    EXPECT_GT(total.rejected_no_room, RandomRuns(25)) << num_ranks;
   }
 }
 
