@@ -177,7 +177,7 @@ class LocalTest(ProcessTest):
         self.assert_same(second, self.undisturbed())
 
     def test_an_error_of_the_cell_is_its_own(self):
-        failing = self.cell(extra='assert batch.step < 15, "no more of this"')
+        failing = self.cell(extra='assert batch.step < 35, "no more of this"')
         (first, second), _ = self.run_cells(failing, self.cell('resume=True, ' + CHECKPOINTS))
         self.assertEqual(first, 'AssertionError: no more of this')
         self.assertGreaterEqual(second['resumed_from_step'], 10)
@@ -283,7 +283,7 @@ later.wait()
         self.assertIn('/bin or on PATH (%s-empty)' % self.run_dir, missing)
 
     def test_the_launcher_alone_says_that_the_process_is_missing(self):
-        failing = self.cell(extra='assert batch.step < 15, "no more of this"')
+        failing = self.cell(extra='assert batch.step < 35, "no more of this"')
         self.run_cells(failing)
         resumed = self.thermocline('train', '--resume', '--run-dir', self.run_dir)
         self.assertEqual(resumed.returncode, 1, resumed.stdout)
