@@ -43,8 +43,38 @@ uint64_t CrcWord(uint64_t state, const uint8_t* at) {
   return _mm_crc32_u64(state, word);
 }
 
-// What kLaneBytes of zeros make of a checksum's state. It is linear over its bits: a table for each
-// of its bytes.
+// The product of two polynomials modulo that of CRC-32C. As in a checksum, the highest bit is the
+// coefficient of x^0.
+constexpr uint32_t MultiplyModCrc32c(uint32_t a, uint32_t b) {
+  constexpr uint32_t kPolynomial = 0x82F63B78;
+  uint32_t product = 0;
+  for (; a != 0; a <<= 1) {
+    if ((a & 0x80000000) != 0) product ^= b;
+    b = (b >> 1) ^ ((b & 1) != 0 ? kPolynomial : 0);
+  }
+  return product;
+}
+
+// x^(8 * 2^i) for each i: a byte of zeros multiplies a checksum's state by x^8.
+struct PowersOfBytes {
+  uint32_t at[64] = {};
+  constexpr PowersOfBytes() {
+    at[0] = 0x80000000u >> 8;
+    for (int i = 1; i < 64; ++i) at[i] = MultiplyModCrc32c(at[i - 1], at[i - 1]);
+  }
+};
+
+// What so many bytes of zeros make of a checksum's state.
+uint32_t AfterZeros(uint32_t state, uint64_t bytes) {
+  static constexpr PowersOfBytes kPowers;
+  for (int i = 0; bytes != 0; bytes >>= 1, ++i) {
+    if ((bytes & 1) != 0) state = MultiplyModCrc32c(kPowers.at[i], state);
+  }
+  return state;
+}
+
+// AfterZeros for kLaneBytes, fast. It is linear over the state's bits: a table for each of its
+// bytes.
 class ZeroLane {
  public:
   ZeroLane() {
@@ -52,7 +82,8 @@ class ZeroLane {
       tables_[byte][0] = 0;
       for (uint32_t value = 1; value < 256; ++value) {
         const uint32_t rest = value & (value - 1);
-        tables_[byte][value] = tables_[byte][rest] ^ After((value ^ rest) << (8 * byte));
+        tables_[byte][value] =
+            tables_[byte][rest] ^ AfterZeros((value ^ rest) << (8 * byte), kLaneBytes);
       }
     }
   }
@@ -62,11 +93,6 @@ class ZeroLane {
   }
 
  private:
-  static uint32_t After(uint64_t state) {
-    for (size_t i = 0; i < kLaneBytes / sizeof(uint64_t); ++i) state = _mm_crc32_u64(state, 0);
-    return static_cast<uint32_t>(state);
-  }
-
   uint32_t tables_[4][256];
 };
 
@@ -93,6 +119,10 @@ uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t bytes) {
   auto last = static_cast<uint32_t>(state);
   for (; bytes > 0; --bytes, ++at) last = _mm_crc32_u8(last, *at);
   return ~last;
+}
+
+uint32_t CombineCrc32c(uint32_t first, uint32_t second, uint64_t second_bytes) {
+  return AfterZeros(first, second_bytes) ^ second;
 }
 
 }  // namespace thermocline

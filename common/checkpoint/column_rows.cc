@@ -1,5 +1,4 @@
-#include "common/checkpoint/column_rows.h"
-
+// Reads the rows files of rows_format.h.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "common/base/uninitialized_vector.h"
 #include "common/checkpoint/listed_file.h"
 #include "common/checkpoint/rows_format.h"
+#include "common/checkpoint/rows_readers.h"
 
 namespace thermocline {
 namespace {

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/bytes.h"
 #include "common/base/check.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
@@ -12,16 +13,6 @@ namespace thermocline {
 namespace {
 
 constexpr size_t kMagicBytes = 8, kVersionAt = 8, kLengthAt = 12, kCrcAt = 16;
-
-void Store(uint32_t value, size_t at, std::string* bytes) {
-  std::memcpy(&(*bytes)[at], &value, sizeof(value));
-}
-
-uint32_t Load(absl::string_view bytes, size_t at) {
-  uint32_t value;
-  std::memcpy(&value, bytes.data() + at, sizeof(value));
-  return value;
-}
 
 uint32_t Checksum(absl::string_view header, absl::string_view payload) {
   return ExtendCrc32c(Crc32c(header.data(), kCrcAt), payload.data(), payload.size());
@@ -34,9 +25,9 @@ std::string EncodeFrame(const FrameFormat& format, absl::string_view payload) {
   CHECK_LE(payload.size(), kMaxFramePayloadBytes);
   std::string bytes(kFrameHeaderBytes, '\0');
   std::memcpy(&bytes[0], format.magic, kMagicBytes);
-  Store(format.version, kVersionAt, &bytes);
-  Store(static_cast<uint32_t>(payload.size()), kLengthAt, &bytes);
-  Store(Checksum(bytes, payload), kCrcAt, &bytes);
+  StoreAt<uint32_t>(format.version, kVersionAt, &bytes[0]);
+  StoreAt<uint32_t>(static_cast<uint32_t>(payload.size()), kLengthAt, &bytes[0]);
+  StoreAt<uint32_t>(Checksum(bytes, payload), kCrcAt, &bytes[0]);
   absl::StrAppend(&bytes, payload);
   return bytes;
 }
@@ -52,12 +43,12 @@ absl::StatusOr<std::string> DecodeFrameOfAnyVersion(const char* magic, absl::str
         absl::StrCat("'", path, "' is damaged: it doesn't begin with ", magic));
   }
   const absl::string_view payload = bytes.substr(kFrameHeaderBytes);
-  if (Load(bytes, kLengthAt) != payload.size()) {
+  if (LoadAt<uint32_t>(bytes, kLengthAt) != payload.size()) {
     return absl::DataLossError(absl::StrCat("'", path, "' is damaged: ", payload.size(),
                                             " bytes follow its header, which says ",
-                                            Load(bytes, kLengthAt)));
+                                            LoadAt<uint32_t>(bytes, kLengthAt)));
   }
-  if (Load(bytes, kCrcAt) != Checksum(bytes, payload)) {
+  if (LoadAt<uint32_t>(bytes, kCrcAt) != Checksum(bytes, payload)) {
     return absl::DataLossError(absl::StrCat("'", path, "' is damaged: its checksum is wrong"));
   }
   return std::string(payload);
@@ -67,9 +58,9 @@ absl::StatusOr<std::string> DecodeFrame(const FrameFormat& format, absl::string_
                                         const std::string& path) {
   ASSIGN_OR_RETURN(std::string payload, DecodeFrameOfAnyVersion(format.magic, bytes, path));
   // The checksum is right, so the version can be trusted.
-  if (Load(bytes, kVersionAt) != format.version) {
+  if (LoadAt<uint32_t>(bytes, kVersionAt) != format.version) {
     return absl::FailedPreconditionError(
-        absl::StrCat("'", path, "' has format version ", Load(bytes, kVersionAt),
+        absl::StrCat("'", path, "' has format version ", LoadAt<uint32_t>(bytes, kVersionAt),
                      "; this program knows version ", format.version));
   }
   return payload;

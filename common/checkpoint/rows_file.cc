@@ -8,8 +8,7 @@
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
-#include "common/checkpoint/column_rows.h"
-#include "common/checkpoint/sst_rows.h"
+#include "common/checkpoint/rows_readers.h"
 
 namespace thermocline {
 namespace {

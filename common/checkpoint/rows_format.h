@@ -89,10 +89,6 @@ absl::StatusOr<std::vector<PlacedRowsBlock>> DecodeRowsIndex(absl::string_view b
                                                              const RowsFooter& footer,
                                                              uint64_t file_bytes);
 
-// The CRC-32C of a text of which `first` is that of its beginning, and `second` that of the
-// `second_bytes` that follow. Takes less than a microsecond.
-uint32_t CombineCrc32c(uint32_t first, uint32_t second, uint64_t second_bytes);
-
 }  // namespace thermocline
 
 #endif  // THERMOCLINE_COMMON_CHECKPOINT_ROWS_FORMAT_H_

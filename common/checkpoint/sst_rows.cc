@@ -1,5 +1,4 @@
-#include "common/checkpoint/sst_rows.h"
-
+// Reads the rows files of earlier programs, which are SST files.
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/disk_env.h"
 #include "common/checkpoint/listed_file.h"
+#include "common/checkpoint/rows_readers.h"
 #include "rocksdb/perf_level.h"
 #include "rocksdb/sst_file_reader.h"
 

@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/bytes.h"
 #include "common/base/check.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
@@ -23,18 +24,6 @@ constexpr size_t kVersionAt = 8, kServerAt = 12, kJobAt = 16, kGenerationAt = 24
 constexpr size_t kCrcAt = 0, kLengthAt = 4, kLsnAt = 8, kRecordGenerationAt = 16, kSyncedAt = 24,
                  kTypeAt = 32;
 
-template <typename T>
-void Store(T value, size_t at, char* bytes) {
-  std::memcpy(bytes + at, &value, sizeof(value));
-}
-
-template <typename T>
-T Load(absl::string_view bytes, size_t at) {
-  T value;
-  std::memcpy(&value, bytes.data() + at, sizeof(value));
-  return value;
-}
-
 }  // namespace
 
 uint64_t JobHash(absl::string_view job_id) {
@@ -46,29 +35,29 @@ uint64_t JobHash(absl::string_view job_id) {
 std::array<char, kSegmentHeaderBytes> EncodeSegmentHeader(const SegmentHeader& header) {
   std::array<char, kSegmentHeaderBytes> bytes = {};
   std::memcpy(bytes.data(), kMagic, 8);
-  Store(header.version, kVersionAt, bytes.data());
-  Store(header.identity.server_index, kServerAt, bytes.data());
-  Store(header.identity.job_hash, kJobAt, bytes.data());
-  Store(header.identity.generation, kGenerationAt, bytes.data());
-  Store(header.first_lsn.value(), kFirstLsnAt, bytes.data());
-  Store((header.newest_before + 1).value(), kNewestBeforeAt, bytes.data());
-  Store(header.synced_through.value(), kHeaderSyncedAt, bytes.data());
-  Store(Crc32c(bytes.data(), kHeaderCrcAt), kHeaderCrcAt, bytes.data());
+  StoreAt(header.version, kVersionAt, bytes.data());
+  StoreAt(header.identity.server_index, kServerAt, bytes.data());
+  StoreAt(header.identity.job_hash, kJobAt, bytes.data());
+  StoreAt(header.identity.generation, kGenerationAt, bytes.data());
+  StoreAt(header.first_lsn.value(), kFirstLsnAt, bytes.data());
+  StoreAt((header.newest_before + 1).value(), kNewestBeforeAt, bytes.data());
+  StoreAt(header.synced_through.value(), kHeaderSyncedAt, bytes.data());
+  StoreAt(Crc32c(bytes.data(), kHeaderCrcAt), kHeaderCrcAt, bytes.data());
   return bytes;
 }
 
 SegmentHeaderState DecodeSegmentHeader(absl::string_view bytes, SegmentHeader* header) {
   if (bytes.size() < kSegmentHeaderBytes || bytes.substr(0, 8) != kMagic ||
-      Load<uint32_t>(bytes, kHeaderCrcAt) != Crc32c(bytes.data(), kHeaderCrcAt)) {
+      LoadAt<uint32_t>(bytes, kHeaderCrcAt) != Crc32c(bytes.data(), kHeaderCrcAt)) {
     return SegmentHeaderState::kDamaged;
   }
-  header->version = Load<uint32_t>(bytes, kVersionAt);
-  header->identity.server_index = Load<uint32_t>(bytes, kServerAt);
-  header->identity.job_hash = Load<uint64_t>(bytes, kJobAt);
-  header->identity.generation = Load<uint64_t>(bytes, kGenerationAt);
-  header->first_lsn = Lsn(Load<uint64_t>(bytes, kFirstLsnAt));
-  header->newest_before = Step(Load<int64_t>(bytes, kNewestBeforeAt)) - 1;
-  header->synced_through = Lsn(Load<uint64_t>(bytes, kHeaderSyncedAt));
+  header->version = LoadAt<uint32_t>(bytes, kVersionAt);
+  header->identity.server_index = LoadAt<uint32_t>(bytes, kServerAt);
+  header->identity.job_hash = LoadAt<uint64_t>(bytes, kJobAt);
+  header->identity.generation = LoadAt<uint64_t>(bytes, kGenerationAt);
+  header->first_lsn = Lsn(LoadAt<uint64_t>(bytes, kFirstLsnAt));
+  header->newest_before = Step(LoadAt<int64_t>(bytes, kNewestBeforeAt)) - 1;
+  header->synced_through = Lsn(LoadAt<uint64_t>(bytes, kHeaderSyncedAt));
   return header->version == kLogFormatVersion ? SegmentHeaderState::kValid
                                               : SegmentHeaderState::kOtherVersion;
 }
@@ -96,32 +85,32 @@ std::array<char, kRecordHeaderBytes> EncodeRecordHeader(
   for (absl::string_view piece : payload) payload_bytes += piece.size();
   CHECK_LE(payload_bytes, kMaxPayloadBytes);
   std::array<char, kRecordHeaderBytes> bytes = {};
-  Store(static_cast<uint32_t>(payload_bytes), kLengthAt, bytes.data());
-  Store(header.lsn.value(), kLsnAt, bytes.data());
-  Store(header.generation, kRecordGenerationAt, bytes.data());
-  Store(header.synced_through.value(), kSyncedAt, bytes.data());
-  Store(header.type, kTypeAt, bytes.data());
+  StoreAt(static_cast<uint32_t>(payload_bytes), kLengthAt, bytes.data());
+  StoreAt(header.lsn.value(), kLsnAt, bytes.data());
+  StoreAt(header.generation, kRecordGenerationAt, bytes.data());
+  StoreAt(header.synced_through.value(), kSyncedAt, bytes.data());
+  StoreAt(header.type, kTypeAt, bytes.data());
   uint32_t crc = Crc32c(bytes.data() + kLengthAt, kRecordHeaderBytes - kLengthAt);
   for (absl::string_view piece : payload) crc = ExtendCrc32c(crc, piece.data(), piece.size());
-  Store(crc, kCrcAt, bytes.data());
+  StoreAt(crc, kCrcAt, bytes.data());
   return bytes;
 }
 
 RecordHeader PeekRecordHeader(absl::string_view bytes) {
   CHECK_GE(bytes.size(), kRecordHeaderBytes);
   RecordHeader header;
-  header.payload_bytes = Load<uint32_t>(bytes, kLengthAt);
-  header.lsn = Lsn(Load<uint64_t>(bytes, kLsnAt));
-  header.generation = Load<uint64_t>(bytes, kRecordGenerationAt);
-  header.synced_through = Lsn(Load<uint64_t>(bytes, kSyncedAt));
-  header.type = Load<uint32_t>(bytes, kTypeAt);
+  header.payload_bytes = LoadAt<uint32_t>(bytes, kLengthAt);
+  header.lsn = Lsn(LoadAt<uint64_t>(bytes, kLsnAt));
+  header.generation = LoadAt<uint64_t>(bytes, kRecordGenerationAt);
+  header.synced_through = Lsn(LoadAt<uint64_t>(bytes, kSyncedAt));
+  header.type = LoadAt<uint32_t>(bytes, kTypeAt);
   return header;
 }
 
 bool RecordIsIntact(absl::string_view record) {
   const size_t payload_bytes = PeekRecordHeader(record).payload_bytes;
   CHECK_GE(record.size(), kRecordHeaderBytes + payload_bytes);
-  return Load<uint32_t>(record, kCrcAt) ==
+  return LoadAt<uint32_t>(record, kCrcAt) ==
          Crc32c(record.data() + kLengthAt, kRecordHeaderBytes - kLengthAt + payload_bytes);
 }
 
