@@ -360,6 +360,10 @@ absl::Status JobReporter::WriteResult(const action::WriteResult& result,
   if (options_.is_resumed && !TrainedAnything(workers) &&
       KeepCounts(ReadJsonFile(directory_.File("summary.json")), &summary)) {
     Tell("nothing was left to train: the counts are those of the training before");
+    // A run that was stopped after its last step has not asked the servers.
+    if (!ReadJsonFile(directory_.File("server_stats.json")).is_object()) {
+      WriteReports({}, result.servers);
+    }
   } else {
     WriteReports(workers, result.servers);
   }
