@@ -22,12 +22,18 @@ namespace thermocline {
 
 class ConfigureRequest;  // proto/parameter_server.proto
 
-// One input column (or several neighbouring ones, see Feature.columns) and the table it reads.
+// Lookups of a batch: one input column (or several neighbouring ones, see Feature.columns) and the
+// table it reads. A list may be looked up twice: pooled, and step by step.
 struct FeatureSpec {
   std::string name;
   int table_index = 0;  // in JobTables::sparse; also the table's id
   Pooling pooling = SUM;
   int columns = 1;
+  int source = 0;  // The one of the job's categorical features whose keys it looks up.
+  // Where its keys are steps: of which of the job's sequences; and the one of the job's categorical
+  // features whose key is the last step; -1: none.
+  int sequence = -1;
+  int then = -1;
 };
 
 // A dense tensor of the model, kept as the rows 0 .. num_blocks()-1 of a table of its own: its
@@ -46,8 +52,10 @@ struct JobTables {
   std::vector<TableLayout> sparse;  // ids 0 .. S-1, in the order the features mention them
   // [sparse] Where a cache keeps the rows; only workers ask. A table beyond its end is CACHED.
   std::vector<TableSettings::Placement> placements;
-  std::vector<FeatureSpec> features;  // in the order of the data's columns
-  std::vector<DenseTable> dense;      // Ids S, S+1, ..., in the order of ModelSpec::tensors.
+  // In the order of the data's columns; then those that are read step by step, sequence by
+  // sequence.
+  std::vector<FeatureSpec> features;
+  std::vector<DenseTable> dense;  // Ids S, S+1, ..., in the order of ModelSpec::tensors.
   // Id S, where the model is a script: what it keeps in checkpoints (worker/train/script_state.h).
   std::optional<TableLayout> script_state;
 

@@ -17,6 +17,17 @@ struct EmbeddedFeature {
   std::string table;
   int dim = 0;  // The floats of a vector.
   bool is_sequence = false;
+  // The one of ModelInputs::sequences whose steps have a vector of it each. -1: it is pooled, to
+  // one vector for a sample.
+  int sequence = -1;
+};
+
+// Features that are read step by step: `features` neighbours among ModelInputs::features.
+struct StepSequence {
+  std::string name;
+  int first_feature = 0;
+  int features = 0;
+  bool ends_with_sample = false;  // The last step is the sample's own (Sequence.then).
 };
 
 // What the features of a job give its model.
@@ -24,6 +35,7 @@ struct ModelInputs {
   int numeric = 0;                        // Values of numeric features in a sample.
   std::set<std::string> numeric_names;    // The names of these features.
   std::vector<EmbeddedFeature> features;  // In the job's order.
+  std::vector<StepSequence> sequences;    // In the job's order. Their features come last.
   int default_dim = 0;                    // The dim of default_table.
 
   int num_vectors() const { return static_cast<int>(features.size()); }

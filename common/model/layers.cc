@@ -461,6 +461,9 @@ std::optional<ModelError> LayerReader::AddLayer(int layer) {
       return AddNormalize(layer);
     case Layer::kPool:
       return AddPool(layer);
+    case Layer::kAttention:
+    case Layer::kSelfAttention:
+    case Layer::kGate:
     case Layer::KIND_NOT_SET:
       break;
   }

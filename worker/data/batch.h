@@ -52,7 +52,7 @@ struct Batch {
   UninitializedVector<float> labels;     // [size], 0 or 1
   UninitializedVector<float> weights;    // [size], 0 or more; empty if the job has none
   std::vector<uint64_t> groups;          // [size], equal where data.group is; {}: it is not set
-  std::vector<FeatureLookups> features;  // In the job's order.
+  std::vector<FeatureLookups> features;  // In the order of JobTables::features.
   int64_t first_row = 0;                 // The slice's first row in the split, from 0.
   int64_t slice_begin = 0;               // The slice's first row in the global batch, from 0.
   std::vector<int64_t> left_out;         // Malformed rows of the slice, counted from its first.

@@ -18,12 +18,16 @@ namespace thermocline {
 // first + b * stride of a buffer, seen as [rows, dim], and so is its gradient. Features that read
 // one table have their vectors in one buffer.
 //
+// A feature that is read step by step has a vector for each of its lookups: that of lookup i of the
+// batch is row first + i * stride.
+//
 // REQUIRES: rows < 2^31
 struct VectorPlace {
   int32_t first = 0;
   int32_t stride = 1;
+  bool is_by_step = false;
 
-  int32_t RowOf(int32_t sample) const { return first + sample * stride; }
+  int32_t RowOf(int32_t bag) const { return first + bag * stride; }
 };
 
 // The places of features whose vectors stand beside each other in each sample's part of the buffer,
@@ -59,10 +63,20 @@ struct FeatureBatch {
   DeviceSpan<const float> weights;        // [lookups] for kSum with offsets; empty: 1
 };
 
+// The steps of one sequence in a batch, those of a sample next to each other.
+struct SequenceBatch {
+  int32_t steps = 0;
+  DeviceSpan<const int32_t> offsets;  // [batch + 1] sample b has steps offsets[b] .. offsets[b + 1]
+  DeviceSpan<const int32_t> samples;  // [steps] the sample of each
+};
+
 struct SparseBatch {
   int32_t batch_size = 0;
   std::vector<TableBatch> tables;
-  std::vector<FeatureBatch> features;  // In the order of ModelInputs::features.
+  // In the order of ModelInputs::features. One that is read step by step has a lookup for each step
+  // of its sequence, and no offsets.
+  std::vector<FeatureBatch> features;
+  std::vector<SequenceBatch> sequences;  // In the order of ModelInputs::sequences.
 };
 
 }  // namespace thermocline
