@@ -54,6 +54,11 @@ class LayerOperations {
                          Matrix x, Matrix output) = 0;
   // output[b] = the dot product of a's and b's row b.
   virtual void RowDot(Matrix a, Matrix b, Matrix output) = 0;  // [batch, 1]
+  // Element by element the logit of sigmoid(a) * sigmoid(b) (bce_arithmetic.h).
+  virtual void ProductLogitForward(Matrix a, Matrix b, Matrix output) = 0;
+  // The gradient of a; that of b is computed likewise, with a and b exchanged.
+  virtual void ProductLogitBackward(Matrix a, Matrix b, Matrix output_gradient,
+                                    Matrix a_gradient) = 0;
 
   // slopes: [columns] for kPrelu, else empty.
   virtual void ActivationForward(ActivationKind kind, DeviceSpan<const float> slopes, Matrix x,

@@ -150,6 +150,9 @@ class DataValidator {
   absl::Status CheckTasks() const {
     const std::vector<std::string> labels = LabelColumns(job_);
     const std::string there_are = absl::StrJoin(labels, ", ");
+    if (job_.task_size() > 1) {
+      return source_.Error("task", "is there more than once; a model has one task");
+    }
     for (int i = 0; i < job_.task_size(); ++i) {
       const std::string path = absl::StrCat("task[", i, "].label");
       const std::string& label = job_.task(i).label();

@@ -265,7 +265,7 @@ void GraphBuilder::MakeCopies(const Value& concat, GraphNode* node) const {
 void GraphBuilder::PlanBackward(const std::vector<Pending>& pending) {
   int scratch = kNoBuffer;
   WrittenColumns written(graph_.buffers);
-  written.Mark(graph_.logits);
+  for (const Columns& logit : graph_.logits) written.Mark(logit);
   const auto plan_input = [&](GraphNode* node, size_t i, const Value& value) {
     InputGradient gradient;
     const Columns& input = node->inputs[i];
@@ -303,11 +303,13 @@ void GraphBuilder::PlanBackward(const std::vector<Pending>& pending) {
   }
 }
 
-ModelGraph GraphBuilder::Finish(const LayerValue& logits) {
-  CHECK_EQ(logits.width(), 1);
-  const ValueSlice logit = InOne(logits.slices);
+ModelGraph GraphBuilder::Finish(const std::vector<LayerValue>& logits) {
   PlaceValues();
-  graph_.logits = PlaceOf(logit);
+  for (const LayerValue& logit : logits) {
+    CHECK_EQ(logit.width(), 1);
+    CHECK_EQ(logit.slices.size(), size_t{1});
+    graph_.logits.push_back(PlaceOf(logit.slices[0]));
+  }
   for (Pending& pending : pending_) {
     GraphNode& node = pending.node;
     const Value& output = values_[pending.output];

@@ -56,8 +56,9 @@ class GraphBuilder {
   // Whether the value comes from nodes, and not from features as they are.
   bool IsComputed(const LayerValue& value) const;
 
-  // REQUIRES: logits has width 1, and is computed. Adds no more afterwards.
-  ModelGraph Finish(const LayerValue& logits);
+  // logits: [tasks]
+  // REQUIRES: each has width 1, is computed, and no two are the same. Adds no more afterwards.
+  ModelGraph Finish(const std::vector<LayerValue>& logits);
 
  private:
   enum class Origin { kNumeric, kVectors, kFirstOrder, kNode, kConcat };

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -185,27 +186,60 @@ std::optional<ModelError> LayerReader::ReadInputs() {
     mark(inputs.context);
     layer_inputs_.push_back(std::move(inputs));
   }
-  if (job_.task_size() != 1) {
-    return ModelError{"task", job_.task().empty()
-                                  ? "is missing; a model of layers has a task"
-                                  : "is there more than once; a model has one task"};
-  }
-  if (job_.task(0).input().empty()) {
-    return ModelError{"task[0].input", "is empty; a task reads layers"};
-  }
-  std::vector<std::vector<Item>> items;
-  Error error = ResolveNames("task[0].input", job_.task(0).input(), job_.layer_size(), &items);
+  Error error = ReadTasks();
   if (error.has_value()) return error;
-  for (const auto& of_name : items) {
-    mark(of_name);
-    task_inputs_.insert(task_inputs_.end(), of_name.begin(), of_name.end());
-  }
+  for (const std::vector<Item>& items : task_inputs_) mark(items);
   for (int i = 0; i < job_.layer_size(); ++i) {
     if (read.count(i) > 0) continue;
     return ModelError{Field(i, "name"),
                       absl::StrCat("is '", NameOf(i), "', which no other layer and no task reads")};
   }
   return std::nullopt;
+}
+
+std::optional<ModelError> LayerReader::ReadTasks() {
+  if (job_.task().empty()) return ModelError{"task", "is missing; a model of layers has a task"};
+  if (job_.task_size() > kMaxTasks) {
+    return ModelError{"task", absl::StrCat("is there ", job_.task_size(),
+                                           " times; a model has at most ", kMaxTasks, " tasks")};
+  }
+  std::vector<std::string> labels;
+  float sum = 0;
+  for (int t = 0; t < job_.task_size(); ++t) {
+    const Task& task = job_.task(t);
+    const auto has = [&labels](const std::string& label) {
+      return std::find(labels.begin(), labels.end(), label) != labels.end();
+    };
+    if (has(task.label())) {
+      return ModelError{FieldOf("task", t, "label"),
+                        absl::StrCat("is '", task.label(), "' a second time")};
+    }
+    if (!task.times().empty() && !has(task.times())) {
+      return ModelError{FieldOf("task", t, "times"),
+                        absl::StrCat("is '", task.times(), "', but no earlier task has this label",
+                                     DidYouMean(task.times(), labels))};
+    }
+    const float weight = task.has_weight() ? task.weight() : 1;
+    if (!(weight >= 0 && std::isfinite(weight))) {
+      return ModelError{FieldOf("task", t, "weight"),
+                        absl::StrCat("is ", weight, "; it must be a number, at least 0")};
+    }
+    sum += weight;
+    if (task.input().empty()) {
+      return ModelError{FieldOf("task", t, "input"), "is empty; a task reads layers"};
+    }
+    std::vector<std::vector<Item>> items;
+    Error error =
+        ResolveNames(FieldOf("task", t, "input"), task.input(), job_.layer_size(), &items);
+    if (error.has_value()) return error;
+    task_inputs_.emplace_back();
+    for (const auto& of_name : items) {
+      task_inputs_.back().insert(task_inputs_.back().end(), of_name.begin(), of_name.end());
+    }
+    labels.push_back(task.label());
+  }
+  if (sum > 0) return std::nullopt;
+  return ModelError{"task[0].weight", "is 0, as of all tasks; nothing would be learned"};
 }
 
 // Features
@@ -272,7 +306,7 @@ std::optional<ModelError> LayerReader::PoolFeatures() {
       }
     }
   }
-  add_vectors(task_inputs_);
+  for (const std::vector<Item>& items : task_inputs_) add_vectors(items);
   Error error = CheckReads(vectors, first_order);
   if (error.has_value()) return error;
   // Rows of one form are pooled together: of so many weights for a vector, with or without another.

@@ -1,4 +1,4 @@
-// Reads the layers and the task of a job: what their inputs name (layer_inputs.cc), and the nodes
+// Reads the layers and the tasks of a job: what their inputs name (layer_inputs.cc), and the nodes
 // that each kind of layer means (layers.cc).
 #ifndef THERMOCLINE_COMMON_MODEL_LAYER_READER_H_
 #define THERMOCLINE_COMMON_MODEL_LAYER_READER_H_
@@ -81,7 +81,10 @@ class LayerReader {
   Error AddElementwise(int layer, GraphNode::Op op);
   Error AddNormalize(int layer);
   Error AddPool(int layer);
-  Error AddTask();
+  Error ReadTasks();
+  // The task's own logit; that of a product is of it and the other task's.
+  LayerValue OwnLogit(int task);
+  void AddTasks();
   Error CheckTensors() const;
 
   // The one width of the vectors of a value; 0, and an error, where they differ.
@@ -115,11 +118,11 @@ class LayerReader {
   const ModelInputs& inputs_;
   GraphBuilder graph_;
   std::map<std::string, std::vector<Item>> groups_;
-  std::vector<Inputs> layer_inputs_;  // [layers]
-  bool reads_numeric_ = false;        // A layer or the task does.
-  std::vector<Item> task_inputs_;     //
-  std::vector<PooledPlace> places_;   // [features]
-  std::vector<LayerValue> values_;    // [layers] so far
+  std::vector<Inputs> layer_inputs_;            // [layers]
+  bool reads_numeric_ = false;                  // A layer or a task does.
+  std::vector<std::vector<Item>> task_inputs_;  // [tasks]
+  std::vector<PooledPlace> places_;             // [features]
+  std::vector<LayerValue> values_;              // [layers] so far
 };
 
 }  // namespace thermocline

@@ -472,11 +472,11 @@ std::optional<ModelError> LayerReader::AddLayer(int layer) {
       absl::StrCat("('", NameOf(layer), "') says not what it computes (mlp, dot, fm, ...)")};
 }
 
-std::optional<ModelError> LayerReader::AddTask() {
-  const Task& task = job_.task(0);
+LayerValue LayerReader::OwnLogit(int t) {
+  const Task& task = job_.task(t);
   std::vector<LayerValue> logits;
   LayerValue wide;
-  for (const Item& item : task_inputs_) {
+  for (const Item& item : task_inputs_[t]) {
     const LayerValue value = ValueOf(item);
     if (value.width() == 1 && item.kind == Item::Kind::kLayer) {
       logits.push_back(value);
@@ -488,15 +488,32 @@ std::optional<ModelError> LayerReader::AddTask() {
     logits.push_back(
         Linear(task.label(), wide, 1, task.label() + ".weight", task.label() + ".bias", false, {}));
   }
-  LayerValue sum = SumOf(logits);
-  // A number of a feature is no buffer of the model's: the logit is a sum that has one.
-  if (!graph_.IsComputed(sum)) {
+  return SumOf(logits);
+}
+
+void LayerReader::AddTasks() {
+  std::vector<LayerValue> logits;
+  std::set<std::vector<ValueSlice>> taken;
+  for (int t = 0; t < job_.task_size(); ++t) {
+    const Task& task = job_.task(t);
+    LayerValue logit = OwnLogit(t);
     GraphNode node;
-    node.op = GraphNode::Op::kSumVectors;
-    sum = Apply(std::move(node), {sum}, 1);
+    if (!task.times().empty()) {
+      int other = 0;
+      while (job_.task(other).label() != task.times()) ++other;
+      node.op = GraphNode::Op::kProductLogit;
+      logit = Apply(std::move(node), {logit, logits[other]}, 1);
+    } else if (!graph_.IsComputed(logit) || taken.count(logit.slices) > 0) {
+      // A number of a feature is no buffer of the model's, and each task's loss writes a gradient
+      // of its own: the logit is a sum that has a buffer.
+      node.op = GraphNode::Op::kSumVectors;
+      logit = Apply(std::move(node), {logit}, 1);
+    }
+    taken.insert(logit.slices);
+    logits.push_back(std::move(logit));
+    spec_.tasks.push_back({task.label(), task.has_weight() ? task.weight() : 1});
   }
-  spec_.graph = graph_.Finish(sum);
-  return std::nullopt;
+  spec_.graph = graph_.Finish(logits);
 }
 
 std::optional<ModelError> LayerReader::CheckTensors() const {
@@ -520,8 +537,9 @@ std::optional<ModelError> LayerReader::Run() {
   if (!error.has_value()) error = ReadInputs();
   if (!error.has_value()) error = PoolFeatures();
   for (int i = 0; i < job_.layer_size() && !error.has_value(); ++i) error = AddLayer(i);
-  if (!error.has_value()) error = AddTask();
-  return error.has_value() ? error : CheckTensors();
+  if (error.has_value()) return error;
+  AddTasks();
+  return CheckTensors();
 }
 
 std::optional<ModelError> AddLayers(const Job& job, ModelSpec* spec) {

@@ -19,6 +19,9 @@ namespace thermocline {
 inline constexpr int kNumericBuffer = -1;
 inline constexpr int kNoBuffer = -2;
 
+// A model has at most so many tasks.
+inline constexpr int kMaxTasks = 64;
+
 // Neighbouring columns of a buffer.
 struct Columns {
   int buffer = kNoBuffer;
@@ -70,15 +73,16 @@ struct GraphNode {
     kActivation,  // tensors: {slopes} for PRELU
     kLayerNorm,   // tensors: {gain, bias}; aux: moments
     kDropout,
-    kNormalize,   // aux: lengths
-    kSumVectors,  // scale
-    kFm,          // aux: the sums of the vectors
-    kEmbed,       // tensors: {vectors}
-    kDot,         // The first vector, then the products of all pairs.
-    kAdd,         // a + b
-    kMultiply,    // scale * a * b
-    kCross,       // x0 * u + x
-    kRowDot,      // a . b
+    kNormalize,     // aux: lengths
+    kSumVectors,    // scale
+    kFm,            // aux: the sums of the vectors
+    kEmbed,         // tensors: {vectors}
+    kDot,           // The first vector, then the products of all pairs.
+    kAdd,           // a + b
+    kMultiply,      // scale * a * b
+    kCross,         // x0 * u + x
+    kRowDot,        // a . b
+    kProductLogit,  // The logit of sigmoid(a) * sigmoid(b).
   };
   Op op = Op::kConcat;
   std::string layer;            // The layer that it belongs to.
@@ -106,7 +110,7 @@ struct ModelGraph {
   std::vector<GraphBuffer> buffers;
   std::vector<PooledFeatures> pooled;
   std::vector<GraphNode> nodes;
-  Columns logits;
+  std::vector<Columns> logits;  // [tasks] one column each, of which no two are the same
 };
 
 }  // namespace thermocline

@@ -1,5 +1,6 @@
 #include "common/model/model_spec.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -75,7 +76,8 @@ std::vector<std::string> ModelsOf(const Job& job) {
 
 uint64_t ModelSpec::ActivationBytes(int64_t max_batch, ComputeOn where) const {
   const ActivationFloats floats = FloatsOf(graph, where);
-  return sizeof(float) * (max_batch * floats.per_sample + floats.fixed) + sizeof(double);
+  return sizeof(float) * (max_batch * floats.per_sample + floats.fixed) +
+         sizeof(double) * std::max<size_t>(tasks.size(), 1);
 }
 
 std::optional<ModelError> CheckModel(const Job& job, const ModelInputs& inputs) {

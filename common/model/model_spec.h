@@ -33,9 +33,16 @@ struct FirstOrderRows {
   bool has_vectors = true;  // Else rows are first-order weights alone.
 };
 
+// What the model learns: a label, from a logit of its own.
+struct TaskSpec {
+  std::string label;
+  float weight = 1;  // Multiplies its loss.
+};
+
 struct ModelSpec {
   bool is_script = false;  // A script of the user's computes it, and has its tensors.
   ModelInputs inputs;
+  std::vector<TaskSpec> tasks;       // In the job's order; a script's has none.
   std::vector<DenseTensor> tensors;  // In the order of their tables.
   ModelGraph graph;
   std::map<std::string, FirstOrderRows> first_order;  // By table.
@@ -43,7 +50,7 @@ struct ModelSpec {
   // What a GPU multiplies matrices with.
   Precision precision = FLOAT32;
 
-  // Outputs and gradients of all layers, and the sum of the losses, for batches of at most
+  // Outputs and gradients of all layers, and the sums of the losses, for batches of at most
   // `max_batch` samples.
   uint64_t ActivationBytes(int64_t max_batch, ComputeOn where) const;
 };

@@ -215,6 +215,57 @@ TEST(CheckModel, NamesWhatIsWrongWithLayers) {
       HasSubstr("layer[0] ('deep') says not what it computes"));
 }
 
+TEST(DescribeModel, EachTaskHasALogitOfItsOwn) {
+  const ModelSpec spec = DescribeModel(
+      JobOf("layer { name: 'one' input: ['numeric', 'categorical'] mlp { units: 1 } } "
+            "task { label: 'click' input: 'one' } "
+            "task { label: 'like' input: 'one' weight: 0.5 } "
+            "task { label: 'buy' input: ['one', 'C1'] times: 'like' weight: 0 } "
+            "task { label: 'again' input: 'one' times: 'buy' }"),
+      InputsOf(2, {4, 4}));
+  std::vector<std::string> tasks;
+  for (const TaskSpec& task : spec.tasks) tasks.push_back(absl::StrCat(task.label, task.weight));
+  EXPECT_THAT(tasks, ElementsAre("click1", "like0.5", "buy0", "again1"));
+  EXPECT_THAT(TensorsOf(spec), ElementsAre("one.0.weight [10, 1]", "one.0.bias [1]",
+                                           "buy.weight [4, 1]", "buy.bias [1]"));
+  ASSERT_EQ(spec.graph.logits.size(), 4u);
+  for (size_t a = 0; a < 4; ++a) {
+    EXPECT_EQ(spec.graph.logits[a].width, 1);
+    for (size_t b = 0; b < a; ++b) EXPECT_FALSE(spec.graph.logits[a] == spec.graph.logits[b]);
+  }
+  // The second factor of a product is the other task's logit, which for 'buy' is a product itself.
+  std::vector<Columns> others;
+  for (const GraphNode& node : spec.graph.nodes) {
+    if (node.op == GraphNode::Op::kProductLogit) others.push_back(node.inputs[1]);
+  }
+  EXPECT_THAT(others, ElementsAre(spec.graph.logits[1], spec.graph.logits[2]));
+}
+
+TEST(CheckModel, NamesWhatIsWrongWithTasks) {
+  const auto error = [](const std::string& tasks) {
+    return ErrorOf(absl::StrCat(kDeep, kTask, tasks));
+  };
+  EXPECT_EQ(error("task { label: 'buy' input: 'deep' times: 'click' }"), "");
+  EXPECT_EQ(error("task { label: 'click' input: 'deep' }"),
+            "task[1].label is 'click' a second time");
+  EXPECT_EQ(error("task { label: 'buy' }"), "task[1].input is empty; a task reads layers");
+  EXPECT_EQ(error("task { label: 'buy' input: 'deep' times: 'clik' }"),
+            "task[1].times is 'clik', but no earlier task has this label (did you mean 'click'?)");
+  EXPECT_EQ(error("task { label: 'buy' input: 'deep' times: 'buy' }"),
+            "task[1].times is 'buy', but no earlier task has this label");
+  EXPECT_EQ(error("task { label: 'buy' input: 'deep' weight: -0.5 }"),
+            "task[1].weight is -0.5; it must be a number, at least 0");
+  EXPECT_EQ(error("task { label: 'buy' input: 'deep' weight: nan }"),
+            "task[1].weight is nan; it must be a number, at least 0");
+  EXPECT_EQ(ErrorOf(absl::StrCat(kDeep, "task { label: 'click' input: 'deep' weight: 0 }")),
+            "task[0].weight is 0, as of all tasks; nothing would be learned");
+  std::string many;
+  for (int i = 0; i < kMaxTasks; ++i) {
+    absl::StrAppend(&many, "task { label: 'l", i, "' input: 'deep' }");
+  }
+  EXPECT_EQ(error(many), "task is there 65 times; a model has at most 64 tasks");
+}
+
 TEST(CheckModel, NamesOfFeaturesAreNoWordsOfLayers) {
   const Job job =
       JobOf("layer { name: 'deep' input: 'I1' mlp { units: 5 } } " + std::string(kTask));

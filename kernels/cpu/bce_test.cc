@@ -1,10 +1,13 @@
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
 
+#include "common/base/hash.h"
 #include "gtest/gtest.h"
 #include "kernels/bce_arithmetic.h"
 #include "kernels/cpu/cpu_operations.h"
+#include "kernels/layer_arithmetic.h"
 #include "kernels/testing/random_values.h"
 
 namespace thermocline {
@@ -66,6 +69,46 @@ TEST(BceTest, ExtremeLogitsStayFinite) {
   EXPECT_NEAR(wrong, 2 * static_cast<double>(1e30f), 1e20);
   EXPECT_EQ(gradient[2], 1);
   EXPECT_EQ(gradient[3], -1);
+}
+
+TEST(ProductLogitTest, IsAccurateAtAllMagnitudes) {
+  std::vector<double> points = {0, 1e-20, 0.3, 1, 5, 12.5, 30, 88, 104, 500};
+  for (const double a : points) {
+    for (const double b : points) {
+      for (const int signs : {0, 1, 2, 3}) {
+        const auto x = static_cast<float>(signs % 2 == 0 ? a : -a);
+        const auto y = static_cast<float>(signs / 2 == 0 ? b : -b);
+        // The logarithm of the greatest term, and the three over it, in 64 bits of precision.
+        const long double of_both = -static_cast<long double>(x) - y;
+        const long double most =
+            std::max({-static_cast<long double>(x), -static_cast<long double>(y), of_both});
+        const long double one = std::exp(-x - most), other = std::exp(-y - most);
+        const long double both = std::exp(of_both - most);
+        const auto logit = static_cast<double>(-(most + std::log(one + other + both)));
+        EXPECT_NEAR(ProductLogit(x, y), logit, 1e-7 * std::fabs(logit) + 1e-17) << x << " " << y;
+        EXPECT_EQ(ProductLogit(x, y), ProductLogit(y, x)) << x << " " << y;
+        const auto slope = static_cast<double>((one + both) / (one + other + both));
+        EXPECT_NEAR(ProductLogitSlope(x, y), slope, 1e-7 * slope + 1e-40) << x << " " << y;
+      }
+    }
+  }
+}
+
+TEST(ProductLogitTest, HasItsGoldenBitsAndKeepsNans) {
+  uint64_t hash = 0;
+  for (int i = 0; i <= 2000; ++i) {
+    const float a = static_cast<float>(i - 1000) * 0.0317f;
+    const float b = static_cast<float>((i * 37) % 2001 - 1000) * 0.0291f;
+    for (const float value : {ProductLogit(a, b), ProductLogitSlope(a, b)}) {
+      hash = Mix64(hash ^ FloatBits(value));
+    }
+  }
+  EXPECT_EQ(hash, 0x9a2191a92f2760d2u);
+  EXPECT_TRUE(std::isnan(ProductLogit(NAN, 1)));
+  EXPECT_TRUE(std::isnan(ProductLogit(1, NAN)));
+  EXPECT_TRUE(std::isnan(ProductLogitSlope(NAN, 1)));
+  EXPECT_TRUE(std::isnan(ProductLogitSlope(1, NAN)));
+  EXPECT_EQ(ProductLogit(1.5f, INFINITY), 1.5f);
 }
 
 }  // namespace

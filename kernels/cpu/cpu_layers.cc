@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "kernels/bce_arithmetic.h"
 #include "kernels/cpu/lane_sum.h"
 #include "kernels/layer_arithmetic.h"
 
@@ -180,6 +181,21 @@ void CpuLayerOperations::RowDot(Matrix a, Matrix b, Matrix output) {
   CHECK(HaveSameShape(a, b));
   CHECK(HasShape(output, a.rows, 1));
   ForRows(pool_, a, [&](int64_t r) { *output.row(r) = LaneDot(a.row(r), b.row(r), a.cols); });
+}
+
+void CpuLayerOperations::ProductLogitForward(Matrix a, Matrix b, Matrix output) {
+  Map2(pool_, a, b, output, [](float x, float y) { return ProductLogit(x, y); });
+}
+
+void CpuLayerOperations::ProductLogitBackward(Matrix a, Matrix b, Matrix output_gradient,
+                                              Matrix a_gradient) {
+  ForElements(pool_, {a_gradient, a, b, output_gradient}, [&](int64_t r, int64_t n) {
+    const float* const x = a.row(r);
+    const float* const y = b.row(r);
+    const float* const dz = output_gradient.row(r);
+    float* const dx = a_gradient.row(r);
+    for (int64_t i = 0; i < n; ++i) dx[i] = ProductLogitSlope(x[i], y[i]) * dz[i];
+  });
 }
 
 void CpuLayerOperations::ActivationForward(ActivationKind kind, DeviceSpan<const float> slopes,

@@ -21,6 +21,8 @@ class CpuLayerOperations : public LayerOperations {
   void MultiplyAdd(float scale, Matrix a, Matrix b, Matrix c, Matrix output) override;
   void ScaleRows(Matrix scale, Matrix x, Matrix output) override;
   void RowDot(Matrix a, Matrix b, Matrix output) override;
+  void ProductLogitForward(Matrix a, Matrix b, Matrix output) override;
+  void ProductLogitBackward(Matrix a, Matrix b, Matrix output_gradient, Matrix a_gradient) override;
   void ActivationForward(ActivationKind kind, DeviceSpan<const float> slopes, Matrix x,
                          Matrix y) override;
   void ActivationBackward(ActivationKind kind, DeviceSpan<const float> slopes, Matrix x, Matrix y,

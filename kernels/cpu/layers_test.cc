@@ -193,6 +193,19 @@ TEST_F(PyTorchTest, Activations) {
                    1.410022f, -0.839949f, 0.596586f, 0.002466f, -0.738402f});
 }
 
+TEST_F(PyTorchTest, ProductLogit) {
+  Numbers b = {-0.25f, 3, 1, -2, 0.5f, 20, -30, 0.75f, 40, -0.75f, -15, 0};
+  layers_.ProductLogitForward(Rows(&x_, 6), Rows(&b, 6), Rows(&y_, 6));
+  ExpectNear(y_, {-0.981838f, -1.312084f, 0.592394f, -2.429373f, -1.180270f, 1.5f, -32.126928f,
+                  -0.481838f, 1, -2.165125f, -15.048587f, -1.017038f});
+  layers_.ProductLogitBackward(Rows(&x_, 6), Rows(&b, 6), Rows(&dy_, 6), Rows(&dx_, 6));
+  ExpectNear(dx_, {0.518976f, -0.493297f, 0.083690f, 0.698166f, -0.813676f, 0.75f, 0.440399f,
+                   1.062366f, -2, 0.757105f, 0.011856f, -0.478752f});
+  layers_.ProductLogitBackward(Rows(&b, 6), Rows(&x_, 6), Rows(&dy_, 6), Rows(&dx_, 6));
+  ExpectNear(dx_, {0.772780f, -0.030098f, 0.188818f, 1.916777f, -0.493520f, 0, 0.5f, 0.778464f, 0,
+                   0.757105f, 0.25f, -0.510624f});
+}
+
 TEST_F(PyTorchTest, NormalizeAndFm) {
   Numbers lengths(4), sums(4), output(2), output_gradient = {1.5f, -0.5f};
   layers_.NormalizeForward(Rows(&x_, 6), 3, 1e-12f, Rows(&y_, 6), Rows(&lengths, 2));

@@ -1,9 +1,10 @@
 // What layers compute beside matrix products (kernels/layer_operations.h). Elements have a thread
 // each; where columns of a sample are summed, kRowLanes threads share the sample, lane l with
 // columns l, l + 16, ...; where samples are summed, a thread has one column of one chunk. The
-// arithmetic is kernels/layer_arithmetic.h's.
+// arithmetic is that of kernels/layer_arithmetic.h and kernels/bce_arithmetic.h.
 #include <algorithm>
 
+#include "kernels/bce_arithmetic.h"
 #include "kernels/cuda/operations.h"
 #include "kernels/layer_arithmetic.h"
 
@@ -134,6 +135,21 @@ struct ScaleRowsElement {
   Matrix scale, x, output;
   __device__ void operator()(int64_t r, int32_t c) const {
     RowOf(output, r)[c] = *RowOf(scale, r) * RowOf(x, r)[c];
+  }
+};
+
+struct ProductLogitElement {
+  Matrix a, b, output;
+  __device__ void operator()(int64_t r, int32_t c) const {
+    RowOf(output, r)[c] = ProductLogit(RowOf(a, r)[c], RowOf(b, r)[c]);
+  }
+};
+
+struct ProductLogitGradientElement {
+  Matrix a, b, output_gradient, a_gradient;
+  __device__ void operator()(int64_t r, int32_t c) const {
+    const float slope = ProductLogitSlope(RowOf(a, r)[c], RowOf(b, r)[c]);
+    RowOf(a_gradient, r)[c] = slope * RowOf(output_gradient, r)[c];
   }
 };
 
@@ -407,6 +423,16 @@ cudaError_t LaunchScaleRows(Matrix scale, Matrix x, Matrix output, cudaStream_t 
 
 cudaError_t LaunchRowDot(Matrix a, Matrix b, Matrix output, cudaStream_t stream) {
   return LaunchLanes(a.rows, RowDotItem{a, b, output}, stream);
+}
+
+cudaError_t LaunchProductLogitForward(Matrix a, Matrix b, Matrix output, cudaStream_t stream) {
+  return LaunchElements(output, ProductLogitElement{a, b, output}, stream);
+}
+
+cudaError_t LaunchProductLogitBackward(Matrix a, Matrix b, Matrix output_gradient,
+                                       Matrix a_gradient, cudaStream_t stream) {
+  return LaunchElements(a_gradient, ProductLogitGradientElement{a, b, output_gradient, a_gradient},
+                        stream);
 }
 
 cudaError_t LaunchActivationForward(ActivationKind kind, const float* slopes, Matrix x, Matrix y,

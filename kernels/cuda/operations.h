@@ -81,6 +81,9 @@ cudaError_t LaunchMultiplyAdd(float scale, Matrix a, Matrix b, Matrix c, Matrix 
                               cudaStream_t stream);
 cudaError_t LaunchScaleRows(Matrix scale, Matrix x, Matrix output, cudaStream_t stream);
 cudaError_t LaunchRowDot(Matrix a, Matrix b, Matrix output, cudaStream_t stream);
+cudaError_t LaunchProductLogitForward(Matrix a, Matrix b, Matrix output, cudaStream_t stream);
+cudaError_t LaunchProductLogitBackward(Matrix a, Matrix b, Matrix output_gradient,
+                                       Matrix a_gradient, cudaStream_t stream);
 cudaError_t LaunchActivationForward(ActivationKind kind, const float* slopes, Matrix x, Matrix y,
                                     cudaStream_t stream);
 // scratch: for kPrelu, of x.cols floats

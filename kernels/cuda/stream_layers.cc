@@ -36,6 +36,20 @@ class StreamDevice::Layers : public LayerOperations {
     if (Begin()) Check(LaunchRowDot(a, b, output, stream()), "RowDot");
   }
 
+  void ProductLogitForward(Matrix a, Matrix b, Matrix output) override {
+    CHECK(HaveSameShape(a, output) && HaveSameShape(b, output));
+    if (Begin()) Check(LaunchProductLogitForward(a, b, output, stream()), "ProductLogitForward");
+  }
+
+  void ProductLogitBackward(Matrix a, Matrix b, Matrix output_gradient,
+                            Matrix a_gradient) override {
+    CHECK(HaveSameShape(a, a_gradient) && HaveSameShape(b, a_gradient));
+    CHECK(HaveSameShape(output_gradient, a_gradient));
+    if (!Begin()) return;
+    Check(LaunchProductLogitBackward(a, b, output_gradient, a_gradient, stream()),
+          "ProductLogitBackward");
+  }
+
   void ActivationForward(ActivationKind kind, DeviceSpan<const float> slopes, Matrix x,
                          Matrix y) override {
     CHECK(HaveSameShape(x, y));

@@ -155,6 +155,29 @@ void AddElementwiseCases(int32_t batch, int32_t cols, std::vector<LayerCase>* ca
   };
 }
 
+LayerCase ProductLogitCase(int32_t batch, int32_t cols) {
+  LayerCase c;
+  c.name = "ProductLogit";
+  c.batch = batch;
+  c.inputs = {{cols}, {cols}, {cols}};   // a, b, gradient of the output
+  c.outputs = {{cols}, {cols}, {cols}};  // the output, gradients of a and of b
+  c.call = [](LayerOperations& l, DeviceSpan<const SamplePlace>, const std::vector<Matrix>& in,
+              const std::vector<Matrix>& out) {
+    l.ProductLogitForward(in[0], in[1], out[0]);
+    l.ProductLogitBackward(in[0], in[1], in[2], out[1]);
+    l.ProductLogitBackward(in[1], in[0], in[2], out[2]);
+  };
+  c.function = Elementwise(cols, 2, [](const double* x) {
+    return -std::log(std::exp(-x[0]) + std::exp(-x[1]) + std::exp(-x[0] - x[1]));
+  });
+  c.num_function_inputs = 2;
+  c.num_results = 1;
+  c.input_gradients = {1, 2};
+  c.result_gradients = {2};
+  c.in_place = {{0, 2}, {1, 2}, {2, 2}};
+  return c;
+}
+
 LayerCase PreluCase(int32_t batch, int32_t cols) {
   LayerCase c;
   c.name = "Prelu";
@@ -356,6 +379,7 @@ LayerValues ExpectedOutputs(const LayerCase& c, LayerValues inputs) {
 std::vector<LayerCase> LayerCases(int32_t batch, int32_t vectors, int32_t width) {
   std::vector<LayerCase> cases;
   AddElementwiseCases(batch, vectors * width, &cases);
+  cases.push_back(ProductLogitCase(batch, vectors * width));
   cases.push_back(PreluCase(batch, vectors * width));
   cases.push_back(LayerNormCase(batch, vectors * width));
   cases.push_back(NormalizeCase(batch, vectors, width, 1e-12f));

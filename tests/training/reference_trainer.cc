@@ -1,6 +1,7 @@
 #include "tests/training/reference_trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -40,7 +41,7 @@ class ReferenceTrainer {
         model_(DescribeModel(job), {device_.get(),
                                     &arena_,
                                     static_cast<int32_t>(job.train().batch_size()),
-                                    {&loss_sum_, 1},
+                                    {loss_sums_.data(), kMaxTasks},
                                     job.seed()}) {
     for (size_t t = 0; t < dense_.size(); ++t) {
       for (int64_t block = 0; block < tables_.dense[t].num_blocks(); ++block) {
@@ -319,7 +320,7 @@ class ReferenceTrainer {
   std::vector<std::map<Key, Lookups>> lookups_;  // Lookups of keys that are not forgotten.
   std::vector<Rows> sparse_, dense_;
   const std::unique_ptr<Device> device_;
-  double loss_sum_ = 0;
+  std::array<double, kMaxTasks> loss_sums_{};
   DenseArena arena_;
   Model model_;
 };

@@ -67,6 +67,8 @@ void Model::Forward(const Node& node) {
       return device_->layers().MultiplyAdd(1, x[0], x[1], x[2], y);
     case Op::kRowDot:
       return device_->layers().RowDot(x[0], x[1], y);
+    case Op::kProductLogit:
+      return device_->layers().ProductLogitForward(x[0], x[1], y);
   }
 }
 
@@ -110,6 +112,8 @@ void Model::BackwardTo(const Node& node, size_t i) {
       return device_->layers().MultiplyAdd(graph.scale, other, dy, Matrix(), dx);
     case Op::kRowDot:
       return device_->layers().ScaleRows(dy, other, dx);
+    case Op::kProductLogit:
+      return device_->layers().ProductLogitBackward(x, other, dy, dx);
     case Op::kConcat:
     case Op::kOnes:
     case Op::kAdd:

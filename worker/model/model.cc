@@ -139,8 +139,7 @@ void Model::Bring(const ColumnCopy& copy, Matrix (Model::*matrix)(const Columns&
   }
 }
 
-Matrix Model::Forward(Matrix numeric, const SparseBatch& batch,
-                      DeviceSpan<const SamplePlace> place) {
+void Model::Forward(Matrix numeric, const SparseBatch& batch, DeviceSpan<const SamplePlace> place) {
   CHECK_LE(batch.batch_size, max_batch_);
   CHECK_EQ(numeric.rows, batch.batch_size);
   CHECK_EQ(numeric.cols, spec_.inputs.numeric);
@@ -153,7 +152,6 @@ Matrix Model::Forward(Matrix numeric, const SparseBatch& batch,
   graphs_.Run({part, numeric.rows, numeric.data, place.data, numeric.ld, 0}, [&] {
     for (const Node& node : nodes_) Forward(node);
   });
-  return ValueOf(spec_.graph.logits);
 }
 
 void Model::BackwardOf(bool leads_to_rows) {
@@ -171,8 +169,15 @@ void Model::BackwardToRows(const BatchLabels& labels, absl::Span<const Matrix> r
                       static_cast<const void*>(labels.weights.data),
                       reinterpret_cast<int64_t>(numeric_.data), labels.scale);
   graphs_.Run(key, [&] {
-    device_->BceWithLogits(ValueOf(spec_.graph.logits), labels.labels, labels.weights, labels.scale,
-                           GradientOf(spec_.graph.logits), loss_sum_);
+    for (size_t t = 0; t < spec_.tasks.size(); ++t) {
+      const auto of_task = [&](DeviceSpan<const float> all) {
+        if (all.empty()) return all;
+        return DeviceSpan<const float>{all.data + t * batch_size_, batch_size_};
+      };
+      device_->BceWithLogits(ValueOf(spec_.graph.logits[t]), of_task(labels.labels),
+                             of_task(labels.weights), labels.scale * spec_.tasks[t].weight,
+                             GradientOf(spec_.graph.logits[t]), {loss_sum_.data + t, 1});
+    }
     BackwardOf(/*leads_to_rows=*/true);
   });
   for (PooledVectors& pooled : pooled_) pooled.Backward(row_gradients);

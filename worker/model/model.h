@@ -35,7 +35,7 @@ struct ModelParts {
   Device* device = nullptr;
   const DenseArena* parameters = nullptr;  // It has the tensors of the model's ModelSpec.
   int32_t max_batch = 0;                   // Samples of the largest batch.
-  DeviceSpan<double> loss_sum;             // [1] See Model::BackwardToRows.
+  DeviceSpan<double> loss_sum;             // [tasks] See Model::BackwardToRows.
   // What dropout depends on beside the place of a batch: the job's seed, and the steps that the
   // optimizers had made before step 0.
   uint64_t seed = 0;
@@ -44,8 +44,8 @@ struct ModelParts {
 
 // The labels of a batch, and what each sample counts.
 struct BatchLabels {
-  DeviceSpan<const float> labels;   // [batch] 0 or 1
-  DeviceSpan<const float> weights;  // [batch]; empty: each is 1
+  DeviceSpan<const float> labels;   // [tasks, batch] 0 or 1
+  DeviceSpan<const float> weights;  // [tasks, batch]; empty: each is 1
   float scale = 1;                  // Multiplies every gradient: 1 / samples of the global batch.
 };
 
@@ -57,16 +57,19 @@ class Model {
   // must name. Constant.
   const std::vector<VectorPlace>& vector_places() const { return places_; }  // [features]
 
-  // The logits of a batch, in device memory, until the next call. `numeric` and `batch` stay valid
-  // through BackwardDense. place: what dropout depends on, for a batch that is trained; empty:
-  // inference, and nothing is dropped.
+  // Computes the logits of a batch. `numeric` and `batch` stay valid through BackwardDense. place:
+  // what dropout depends on, for a batch that is trained; empty: inference, and nothing is dropped.
   // REQUIRES: batch.batch_size <= max_batch; shapes as in ModelSpec::inputs
-  Matrix Forward(Matrix numeric,  // [batch, inputs.numeric] float32, device
-                 const SparseBatch& batch, DeviceSpan<const SamplePlace> place = {});  // [1] device
+  void Forward(Matrix numeric,  // [batch, inputs.numeric] float32, device
+               const SparseBatch& batch, DeviceSpan<const SamplePlace> place = {});  // [1] device
 
-  // Writes the sum of the samples' losses (device.h: BceWithLogits) to ModelParts::loss_sum, and
-  // the gradients of the rows that were looked up: row_gradients[t] has for each unique key of
-  // batch.tables[t] the canonical sum over its lookups, in staging order.
+  // The logits of a task, in device memory, until the next call of Forward.
+  Matrix Logits(int task) const { return ValueOf(spec_.graph.logits[task]); }  // [batch, 1]
+
+  // Writes the sum of the samples' losses (device.h: BceWithLogits) of each task to
+  // ModelParts::loss_sum, and, of the sum of the tasks' losses times their weights, the gradients
+  // of the rows that were looked up: row_gradients[t] has for each unique key of batch.tables[t]
+  // the canonical sum over its lookups, in staging order.
   void BackwardToRows(const BatchLabels& labels,
                       absl::Span<const Matrix> row_gradients);  // [num_unique, dim]
 

@@ -170,6 +170,16 @@ std::vector<Case> Cases() {
                     "layer { name: 'y' input: ['right', 'C1', 'numeric'] mlp { units: 4 } } "
                     "layer { name: 'product' input: ['x', 'y'] bilinear { heads: 2 } }",
                     "'product', 'left'")),
+      SharedTables(
+          "SeveralTasks",
+          "layer { name: 'deep' input: ['numeric', 'C1', 'C2', 'C3'] mlp { units: [6, 4] } } "
+          "layer { name: 'one' input: ['deep', 'C4'] mlp { units: 1 last: LINEAR } } "
+          "layer { name: 'tower' input: ['deep', 'one'] mlp { units: 3 } } "
+          "task { label: 'click' input: 'one' } "
+          "task { label: 'cart' input: 'deep' weight: 0.5 times: 'click' } "
+          "task { label: 'buy' input: ['tower', 'numeric'] weight: 2 times: 'cart' } "
+          "task { label: 'same' input: 'one' weight: 0 } "
+          "task { label: 'again' input: 'one' times: 'same' }"),
   };
 }
 
@@ -216,7 +226,7 @@ std::vector<float> Train(const std::string& job, int threads, CpuIsaLimit isa, u
     model.Step(&batch);
     UpdateDense(step, &model);
     for (const auto& e : batch.gradients) left.insert(left.end(), e.begin(), e.end());
-    left.push_back(static_cast<float>(model.loss_sum));
+    left.push_back(static_cast<float>(model.loss_sum()));
   }
   for (const DeviceSpan<float>& arena : {model.arena.weights(), model.arena.state()}) {
     left.insert(left.end(), arena.data, arena.data + arena.size);
@@ -251,9 +261,10 @@ TEST(ModelTest, DropsUnitsInTrainingAlone) {
   RandomBatch batch = MakeRandomBatch(c.batch, model.spec, model.model.vector_places(), &rng);
   const auto logits_of = [&](bool trains, int64_t step) {
     const SamplePlace place = {step, 0};
-    const Matrix logits = model.model.Forward(
+    model.model.Forward(
         FloatMatrix(batch.numeric.data(), c.batch.batch_size, c.numeric), batch.batch,
         trains ? DeviceSpan<const SamplePlace>{&place, 1} : DeviceSpan<const SamplePlace>{});
+    const Matrix logits = model.model.Logits(0);
     return std::vector<float>(logits.floats(), logits.floats() + c.batch.batch_size);
   };
   EXPECT_EQ(logits_of(false, 0), logits_of(false, 1));
@@ -276,7 +287,7 @@ TEST(ModelTest, LossFallsWhenTrained) {
     for (int step = 0; step < 200; ++step) {
       model.Step(&batch);
       UpdateDense(step, &model);
-      last = model.loss_sum;
+      last = model.loss_sum();
       if (step == 0) first = last;
     }
     EXPECT_LT(last, 0.5 * first) << job;

@@ -5,6 +5,7 @@
 #define THERMOCLINE_WORKER_ROWS_STEP_CONTEXT_H_
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/base/uninitialized_vector.h"
+#include "common/model/model_graph.h"
 #include "kernels/device.h"
 #include "kernels/trace_range.h"
 #include "kernels/transfer.h"
@@ -37,7 +39,7 @@ struct TableOperands {
 
 // What the host learns of a step when the device has finished it.
 struct StepOutcome {
-  double loss_sum = 0;
+  std::array<double, kMaxTasks> loss_sums{};  // [tasks] the sum of the samples' losses
   int64_t bad_gradient = 0;  // the first float of the dense gradients that is not finite
   // Where rows are updated here: the same of the embeddings' gradients, all tables' one after the
   // other; beyond them, all are finite.
@@ -147,7 +149,7 @@ struct StepContext {
   // Once the step has begun.
   std::unique_ptr<StepTransfers> transfers;
   DeviceSpan<const float> dense;    // [batch, dense_stride] device
-  DeviceSpan<const float> labels;   // [batch] device
+  DeviceSpan<const float> labels;   // [tasks, batch] device
   DeviceSpan<const float> weights;  // [batch] device; none where the job has none
   SamplePlace place_of_batch;
   DeviceSpan<const SamplePlace> place;  // [1] device: the same

@@ -6,12 +6,12 @@ namespace thermocline {
 namespace {
 
 ModelParts PartsOf(const Job& job, Device* device, const DenseArena& parameters, int max_batch,
-                   DeviceBuffer* loss_sum) {
+                   DeviceSpan<double> loss_sum) {
   ModelParts parts;
   parts.device = device;
   parts.parameters = &parameters;
   parts.max_batch = max_batch;
-  parts.loss_sum = {static_cast<double*>(loss_sum->data()), 1};
+  parts.loss_sum = loss_sum;
   parts.seed = job.seed();
   parts.steps_before = static_cast<int64_t>(job.init().steps());
   return parts;
@@ -22,11 +22,12 @@ ModelParts PartsOf(const Job& job, Device* device, const DenseArena& parameters,
 DeviceModelStep::DeviceModelStep(const Job& job, const JobTables& tables, Device* device,
                                  int max_batch)
     : tables_(tables),
+      num_tasks_(static_cast<int>(DescribeModel(job).tasks.size())),
       gradient_scale_(1.0f / static_cast<float>(job.train().batch_size())),
       device_(device),
       parameters_(device, tables.dense),
-      loss_sum_(device->Allocate(sizeof(double))),
-      model_(DescribeModel(job), PartsOf(job, device, parameters_, max_batch, loss_sum_.get())) {
+      loss_sums_(device->Allocate(num_tasks_ * sizeof(double))),
+      model_(DescribeModel(job), PartsOf(job, device, parameters_, max_batch, LossSums())) {
   batch_.tables.resize(tables.sparse.size());
   batch_.features.resize(tables.features.size());
   row_gradients_.resize(tables.sparse.size());
@@ -67,9 +68,9 @@ void DeviceModelStep::Compute(StepContext* context, DeviceSpan<const SamplePlace
   const SparseBatch& sparse = Describe(context);
   SendUploads(device_, context);
   // The model only reads them.
-  logits_ = model_.Forward(FloatMatrix(const_cast<float*>(context->dense.data), batch.size,
-                                       batch.num_dense, batch.dense_stride),
-                           sparse, place);
+  model_.Forward(FloatMatrix(const_cast<float*>(context->dense.data), batch.size, batch.num_dense,
+                             batch.dense_stride),
+                 sparse, place);
 }
 
 absl::Status DeviceModelStep::Forward(StepContext* context) {
@@ -79,8 +80,8 @@ absl::Status DeviceModelStep::Forward(StepContext* context) {
 
 absl::Status DeviceModelStep::BackwardToRows(StepContext* context) {
   model_.BackwardToRows({context->labels, context->weights, gradient_scale_}, row_gradients_);
-  device_->CopyToHost(&context->outcome()->loss_sum, loss_sum_->data(), sizeof(double),
-                      Stream::kCompute);
+  device_->CopyToHost(context->outcome()->loss_sums.data(), loss_sums_->data(),
+                      num_tasks_ * sizeof(double), Stream::kCompute);
   return absl::OkStatus();
 }
 
@@ -90,13 +91,21 @@ absl::Status DeviceModelStep::Score(StepContext* context, std::vector<float>* lo
 }
 
 absl::Status DeviceModelStep::CopyLogits(std::vector<float>* logits) {
-  logits->resize(logits_.rows);
-  if (logits_.rows == 0) return device_->Synchronize();
-  const auto ld = static_cast<size_t>(logits_.ld);
-  std::vector<float> rows(ld * (logits->size() - 1) + 1);
-  device_->CopyToHost(rows.data(), logits_.floats(), rows.size() * sizeof(float), Stream::kCompute);
+  const size_t batch = batch_.batch_size;
+  logits->resize(num_tasks_ * batch);
+  if (batch == 0) return device_->Synchronize();
+  std::vector<std::vector<float>> rows(num_tasks_);
+  for (int t = 0; t < num_tasks_; ++t) {
+    const Matrix of_task = model_.Logits(t);
+    rows[t].resize(of_task.ld * (batch - 1) + 1);
+    device_->CopyToHost(rows[t].data(), of_task.floats(), rows[t].size() * sizeof(float),
+                        Stream::kCompute);
+  }
   RETURN_IF_ERROR(device_->Synchronize());
-  for (size_t b = 0; b < logits->size(); ++b) (*logits)[b] = rows[b * ld];
+  for (int t = 0; t < num_tasks_; ++t) {
+    const int64_t ld = model_.Logits(t).ld;
+    for (size_t b = 0; b < batch; ++b) (*logits)[t * batch + b] = rows[t][b * ld];
+  }
   return absl::OkStatus();
 }
 

@@ -137,7 +137,7 @@ TEST(DeviceModelStep, TrainsAnyModel) {
         rows[t][context.plan.tables[t].keys[i / dim] * dim + i % dim] -= rate * gradients[t][i];
       }
     }
-    last_loss = context.outcome()->loss_sum;
+    last_loss = context.outcome()->loss_sums[0];
     if (step == 0) first_loss = last_loss;
     transfers = std::move(context.transfers);
   }

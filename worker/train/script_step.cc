@@ -221,7 +221,7 @@ absl::Status ScriptStep::BackwardToRows(StepContext* context) {
     context->learning_rate = header.rate;
   }
   context->is_skipped = (header.flags & TC_SKIPS) != 0;
-  context->outcome()->loss_sum = context->is_skipped ? 0 : header.value;
+  context->outcome()->loss_sums[0] = context->is_skipped ? 0 : header.value;
   return TakeGradients(context);
 }
 

@@ -73,7 +73,7 @@ class ScriptStepTest : public ScriptTest {
 TEST_F(ScriptStepTest, TakesGradientsOfTheRowsThatHaveOne) {
   Start("hello next fill=2 step,value=1.5 next fill=3 step,rate=0.5 stay");
   ASSERT_TRUE(Train().ok());
-  EXPECT_EQ(context_->outcome()->loss_sum, 1.5);
+  EXPECT_EQ(context_->outcome()->loss_sums[0], 1.5);
   EXPECT_EQ(context_->learning_rate, 0.1f) << "the job's";
   EXPECT_FALSE(context_->is_skipped);
   EXPECT_THAT(context_->tables[0].has_gradient, IsEmpty()) << "all have one";
@@ -89,7 +89,7 @@ TEST_F(ScriptStepTest, ASkippedStepTakesNone) {
   Start("hello next fill=2 step,value=nan,flags=2 stay");
   ASSERT_TRUE(Train().ok());
   EXPECT_TRUE(context_->is_skipped);
-  EXPECT_EQ(context_->outcome()->loss_sum, 0);
+  EXPECT_EQ(context_->outcome()->loss_sums[0], 0);
   for (const TableOperands& table : context_->tables) {
     EXPECT_THAT(table.has_gradient, ElementsAre(0, 0));
   }

@@ -236,7 +236,7 @@ absl::Status Trainer::FinishPipelined(size_t queued_beyond) {
 }
 
 absl::Status Trainer::CountStep(StepContext* context) {
-  const double loss = context->outcome()->loss_sum;
+  const double loss = context->outcome()->loss_sums[0];
   if (!std::isfinite(loss)) {
     return absl::InvalidArgumentError(absl::StrCat("step ", context->step().value(),
                                                    ": the loss is ", loss,

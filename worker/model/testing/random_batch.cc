@@ -65,7 +65,11 @@ RandomBatch MakeRandomBatch(const BatchShape& shape, const ModelSpec& spec,
                             const std::vector<VectorPlace>& places, std::mt19937_64* rng) {
   RandomBatch batch;
   batch.numeric = RandomFloats(rng, size_t(shape.batch_size) * spec.inputs.numeric, 1);
-  for (int b = 0; b < shape.batch_size; ++b) batch.labels.push_back((*rng)() % 2);
+  const size_t tasks = spec.tasks.size();
+  for (size_t i = 0; i < tasks * shape.batch_size; ++i) {
+    batch.labels.push_back((*rng)() % 2);
+    if (tasks > 1) batch.weights.push_back(0.5f * ((*rng)() % 3));
+  }
   const size_t features = shape.tables.size();
   size_t tables = 0;
   for (int t : shape.tables) tables = std::max(tables, size_t(t) + 1);
@@ -107,33 +111,46 @@ ModelUnderTest::ModelUnderTest(const ModelSpec& spec, const OptimizerConfig& opt
       device(device),
       optimizer(optimizer),
       arena(device, TablesOf(spec, optimizer)),
-      model(spec, {device, &arena, max_batch, {&loss_sum, 1}}) {
+      loss_sums(spec.tasks.size()),
+      model(
+          spec,
+          {device, &arena, max_batch, {loss_sums.data(), static_cast<int64_t>(loss_sums.size())}}) {
   const std::vector<float> weights = RandomFloats(rng, arena.weights().size, 0.5f);
   std::copy(weights.begin(), weights.end(), arena.weights().data);
 }
 
-Matrix ModelUnderTest::Step(RandomBatch* batch) {
+void ModelUnderTest::Step(RandomBatch* batch) {
   const int32_t size = batch->batch.batch_size;
-  const Matrix logits = model.Forward(FloatMatrix(batch->numeric.data(), size, spec.inputs.numeric),
-                                      batch->batch, {&place, 1});
-  model.BackwardToRows({SpanOf(batch->labels), {}, 1.0f / size}, batch->gradient_matrices);
+  model.Forward(FloatMatrix(batch->numeric.data(), size, spec.inputs.numeric), batch->batch,
+                {&place, 1});
+  model.BackwardToRows({SpanOf(batch->labels), SpanOf(batch->weights), 1.0f / size},
+                       batch->gradient_matrices);
   model.BackwardDense();
   EXPECT_TRUE(device->Synchronize().ok());
-  return logits;
+}
+
+double ModelUnderTest::loss_sum() const {
+  double sum = 0;
+  for (size_t t = 0; t < spec.tasks.size(); ++t) sum += spec.tasks[t].weight * loss_sums[t];
+  return sum;
 }
 
 void ExpectGradientsOf(const ReferenceLoss& reference, ModelUnderTest* model, RandomBatch* batch) {
   using Doubles = std::vector<double>;
   const int32_t size = batch->batch.batch_size;
-  const Matrix logits = model->Step(batch);
+  const int tasks = static_cast<int>(model->spec.tasks.size());
+  model->Step(batch);
   const DeviceSpan<float> weights = model->arena.weights();
   Doubles arena(weights.data, weights.data + weights.size);
   std::vector<Doubles> rows;
   for (const auto& r : batch->rows) rows.emplace_back(r.begin(), r.end());
   Doubles reference_logits;
   const double loss = reference(arena, rows, &reference_logits);
-  EXPECT_NEAR(model->loss_sum, loss, 1e-4 * size);
-  for (int b = 0; b < size; ++b) EXPECT_NEAR(*logits.row(b), reference_logits[b], 1e-4);
+  EXPECT_NEAR(model->loss_sum(), loss, 1e-4 * size);
+  for (int i = 0; i < size * tasks; ++i) {
+    EXPECT_NEAR(*model->model.Logits(i % tasks).row(i / tasks), reference_logits[i], 1e-4)
+        << "sample " << i / tasks << ", task " << i % tasks;
+  }
 
   const auto difference = [&](double* parameter) {
     Doubles ignored;

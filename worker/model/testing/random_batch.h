@@ -27,7 +27,8 @@ struct BatchShape {
 
 // `batch` points to the other members.
 struct RandomBatch {
-  std::vector<float> numeric, labels;
+  std::vector<float> numeric;
+  std::vector<float> labels, weights;                       // [tasks, batch]; weights: or none
   std::vector<std::vector<float>> rows;                     // [table][unique * dim]
   std::vector<std::vector<int32_t>> row_indices, offsets;   // [feature]
   std::vector<std::vector<int32_t>> seg_offsets, seg_bags;  // [table]
@@ -45,18 +46,21 @@ struct ModelUnderTest {
                  int32_t max_batch, std::mt19937_64* rng);
 
   // A step without the updates.
-  Matrix Step(RandomBatch* batch);
+  void Step(RandomBatch* batch);
+  // The sum of the tasks' losses times their weights, in the last step.
+  double loss_sum() const;
 
   const ModelSpec spec;
   Device* const device;
   const OptimizerConfig optimizer;
   DenseArena arena;
-  double loss_sum = 0;
-  SamplePlace place;  // Where the next step stands.
+  std::vector<double> loss_sums;  // [tasks]
+  SamplePlace place;              // Where the next step stands.
   Model model;
 };
 
-// The sum of the losses of the batch, in double; appends its logits. arena: as the model's.
+// The sum of the losses of the batch, in double; appends its logits, those of a sample's tasks one
+// after the other. arena: as the model's.
 using ReferenceLoss = std::function<double(const std::vector<double>& arena,
                                            const std::vector<std::vector<double>>& rows,
                                            std::vector<double>* logits)>;

@@ -281,28 +281,44 @@ Vectors ReferenceModel::LayerOf(const Sample& sample, const Layer& layer) const 
   return {};
 }
 
+double ReferenceModel::OwnLogit(const Sample& sample, const Task& task) const {
+  double logit = 0;
+  Doubles wide;
+  for (const std::string& name : task.input()) {
+    const Doubles input = Joined(InputOf(sample, name));
+    if (input.size() == 1 && sample.layers.count(name) > 0) {
+      logit += input[0];
+    } else {
+      wide.insert(wide.end(), input.begin(), input.end());
+    }
+  }
+  if (!wide.empty()) {
+    logit += Linear(sample, wide, task.label() + ".weight", task.label() + ".bias")[0];
+  }
+  return logit;
+}
+
 double ReferenceModel::Loss(const Doubles& arena, const Vectors& rows, Doubles* logits) const {
-  const Task& task = job_.task(0);
   double loss = 0;
   for (int b = 0; b < shape_.batch_size; ++b) {
     Sample sample{b, arena, rows, {}};
     for (const Layer& layer : job_.layer()) sample.layers[layer.name()] = LayerOf(sample, layer);
-    double logit = 0;
-    Doubles wide;
-    for (const std::string& name : task.input()) {
-      const Doubles input = Joined(InputOf(sample, name));
-      if (input.size() == 1 && sample.layers.count(name) > 0) {
-        logit += input[0];
-      } else {
-        wide.insert(wide.end(), input.begin(), input.end());
+    std::map<std::string, double> of_labels;
+    for (int t = 0; t < job_.task_size(); ++t) {
+      const Task& task = job_.task(t);
+      double logit = OwnLogit(sample, task);
+      if (!task.times().empty()) {
+        const double p = Sigmoid(logit) * Sigmoid(of_labels.at(task.times()));
+        logit = std::log(p / (1 - p));
       }
+      of_labels[task.label()] = logit;
+      logits->push_back(logit);
+      const int i = t * shape_.batch_size + b;
+      const double weight = (batch_.weights.empty() ? 1 : batch_.weights[i]) *
+                            (task.has_weight() ? task.weight() : 1);
+      loss += weight * (std::max(logit, 0.0) - logit * batch_.labels[i] +
+                        std::log1p(std::exp(-std::fabs(logit))));
     }
-    if (!wide.empty()) {
-      logit += Linear(sample, wide, task.label() + ".weight", task.label() + ".bias")[0];
-    }
-    logits->push_back(logit);
-    loss +=
-        std::max(logit, 0.0) - logit * batch_.labels[b] + std::log1p(std::exp(-std::fabs(logit)));
   }
   return loss;
 }

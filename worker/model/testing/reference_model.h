@@ -19,7 +19,7 @@ class ReferenceModel {
   using Doubles = std::vector<double>;
   using Vectors = std::vector<Doubles>;
 
-  // `job` has layers and a task, no preset. All outlive this.
+  // `job` has layers and tasks, no preset. All outlive this.
   ReferenceModel(const Job& job, const ModelSpec& spec, const DenseArena& layout,
                  const RandomBatch& batch, const BatchShape& shape)
       : job_(job), spec_(spec), layout_(layout), batch_(batch), shape_(shape) {}
@@ -49,6 +49,7 @@ class ReferenceModel {
   Doubles MlpOf(const Sample& sample, const Layer& layer, Doubles x) const;
   Doubles CrossOf(const Sample& sample, const Layer& layer, const Doubles& x) const;
   double BilinearOf(const Sample& sample, const Layer& layer) const;
+  double OwnLogit(const Sample& sample, const Task& task) const;
   double FirstOrderOf(const Sample& sample, const Layer& layer) const;
   Vectors GateOf(const Sample& sample, const Layer& layer, const Vectors& x) const;
 
