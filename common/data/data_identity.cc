@@ -51,9 +51,10 @@ absl::StatusOr<FileIdentity> IdentifyObject(const std::string& path, ObjectStore
 
 // The files that an npy job reads, of those called PREFIX_*.npy.
 std::vector<std::string> NpyPaths(const Job& job, const std::string& prefix) {
-  std::vector<std::string> paths = {prefix + "_labels.npy"};
-  if (job.data().num_dense() > 0) paths.push_back(prefix + "_dense.npy");
-  if (job.feature_size() > 0) paths.push_back(prefix + "_sparse.npy");
+  std::vector<std::string> paths;
+  for (const std::string& part : NpyParts(job)) {
+    paths.push_back(absl::StrCat(prefix, "_", part, ".npy"));
+  }
   return paths;
 }
 

@@ -83,6 +83,21 @@ std::string LabelColumn(const Job& resolved) {
   return is_named ? resolved.task(0).label() : LabelColumns(resolved)[0];
 }
 
+std::vector<std::string> NpyParts(const Job& resolved) {
+  std::vector<std::string> parts = {"labels"}, lists;
+  if (resolved.data().num_dense() > 0) parts.push_back("dense");
+  bool has_columns = false;
+  for (const Feature& feature : resolved.feature()) {
+    has_columns |= !feature.has_sequence();
+    if (!feature.has_sequence()) continue;
+    lists.push_back(feature.name() + "_values");
+    lists.push_back(feature.name() + "_offsets");
+  }
+  if (has_columns) parts.push_back("sparse");
+  parts.insert(parts.end(), lists.begin(), lists.end());
+  return parts;
+}
+
 std::vector<std::string> TextColumns(const Data::Files& files) {
   if (files.has_csv()) return ExpandColumns(files.csv().column());
   if (files.has_parquet()) return {};

@@ -31,6 +31,10 @@ inline bool IsNpy(const Data& data) {
 // can't be seen. Paths are not compared.
 std::string DescribeChange(const DataFile& now, const DataFile& before);
 
+// The files that an npy job reads, of those called PREFIX_*.npy: "labels", "dense", "sparse", and
+// for each list "NAME_values" and "NAME_offsets".
+std::vector<std::string> NpyParts(const Job& resolved);
+
 // The names of the columns if the job has them; {} where a header or a schema does.
 std::vector<std::string> TextColumns(const Data::Files& files);
 

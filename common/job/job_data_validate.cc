@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kMaxReadAheadBatches = 1024;
 constexpr uint64_t kMaxParserThreads = 256;
-constexpr uint64_t kMaxSequenceLength = 65536;
+constexpr uint64_t kMaxSequenceLength = 1 << 20;
 // A worker holds a block's text.
 constexpr uint64_t kMaxShuffleRows = 1 << 24;
 
@@ -243,6 +243,10 @@ class FeatureValidator {
         continue;
       }
       RETURN_IF_ERROR(CheckRange(source_, PathOf(i, "columns"), feature.columns(), 1, kMaxColumns));
+      if (feature.has_sequence()) {
+        RETURN_IF_ERROR(CheckRange(source_, PathOf(i, "sequence.max_length"),
+                                   feature.sequence().max_length(), 1, kMaxSequenceLength));
+      }
       if (!IsNpy(job_.data())) RETURN_IF_ERROR(CheckEmbedded(i));
       columns += feature.columns();
     }
@@ -268,14 +272,18 @@ class FeatureValidator {
   absl::Status CheckStanza(int i) const {
     const Feature& feature = job_.feature(i);
     if (IsNpy(job_.data())) {
-      for (const auto& [is_set, name] : {std::pair(feature.column_size() > 0, "column"),
-                                         std::pair(feature.has_categorical(), "categorical"),
-                                         std::pair(feature.has_numeric(), "numeric"),
-                                         std::pair(feature.has_sequence(), "sequence"),
-                                         std::pair(feature.has_cross(), "cross")}) {
+      for (const auto& [is_set, name] :
+           {std::pair(feature.column_size() > 0, "column"),
+            std::pair(feature.has_categorical(), "categorical"),
+            std::pair(feature.has_numeric(), "numeric"), std::pair(feature.has_cross(), "cross")}) {
         if (is_set) return source_.Error(PathOf(i, name), "is for text, and the data are npy");
       }
-      return absl::OkStatus();
+      if (!feature.has_sequence() || (feature.columns() == 1 && !feature.has_padding_id())) {
+        return absl::OkStatus();
+      }
+      return source_.Error(
+          PathOf(i, feature.has_padding_id() ? "padding_id" : "columns"),
+          "is for columns of *_sparse.npy, and a sequence has files of its own, without padding");
     }
     if (i < static_cast<int>(stanzas_.size())) {
       const Feature& stanza = source_.job().feature(stanzas_[i]);
@@ -366,10 +374,6 @@ class FeatureValidator {
                                                  : "npy; in "
                                                    "text",
                                         " a bag has no padding"));
-    }
-    if (feature.has_sequence()) {
-      RETURN_IF_ERROR(CheckRange(source_, PathOf(i, "sequence.max_length"),
-                                 feature.sequence().max_length(), 1, kMaxSequenceLength));
     }
     return feature.has_cross() ? absl::OkStatus() : CheckCategorical(i);
   }

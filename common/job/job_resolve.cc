@@ -249,9 +249,6 @@ void ResolveCategorical(bool is_criteo, Feature* feature) {
                                          : Feature::Categorical::OWN_KEY);
   }
   SET_DEFAULT(categorical, separator, is_criteo ? "," : is_sequence ? "|" : "");
-  if (is_sequence && feature->sequence().keep() == Feature::Sequence::KEEP_UNSPECIFIED) {
-    feature->mutable_sequence()->set_keep(Feature::Sequence::LAST);
-  }
 }
 
 // `*unnamed`: how many features of the short form have taken their column by their place.
@@ -266,6 +263,10 @@ void ResolveFeature(const Data& data, uint32_t* unnamed, Feature* feature) {
   if (feature->table().empty()) feature->set_table(feature->name());
   if (feature->pooling() == POOLING_UNSPECIFIED) feature->set_pooling(SUM);
   SET_DEFAULT(feature, columns, 1);
+  if (feature->has_sequence() &&
+      feature->sequence().keep() == Feature::Sequence::KEEP_UNSPECIFIED) {
+    feature->mutable_sequence()->set_keep(Feature::Sequence::LAST);
+  }
   if (is_text && !feature->has_cross()) ResolveCategorical(IsCriteo(data), feature);
 }
 

@@ -69,9 +69,10 @@ void ResolveJob(Job* job);
 // Errors: kInvalidArgument: "FILE:12: train.batch_size is 0; it must be at least 1".
 absl::Status ValidateJob(const Job& resolved, const JobSource& source);
 
-// ValidateJob calls these for `data` and for the features.
+// ValidateJob calls these for `data`, for the features, and for the sequences of checked features.
 absl::Status ValidateData(const Job& resolved, const JobSource& source);
 absl::Status ValidateFeatures(const Job& resolved, const JobSource& source);
+absl::Status ValidateSequences(const Job& resolved, const JobSource& source);
 // kInvalidArgument, at `path`, where the job has no held-out rows to score. or_else: an
 // alternative, at the end of the message.
 absl::Status CheckHeldOut(const Job& resolved, const JobSource& source, const std::string& path,

@@ -248,6 +248,7 @@ class Validator {
     RETURN_IF_ERROR(CheckSettings("default_table", job_.default_table()));
     RETURN_IF_ERROR(ValidateFeatures(job_, source_));
     RETURN_IF_ERROR(CheckTables());
+    RETURN_IF_ERROR(ValidateSequences(job_, source_));
     RETURN_IF_ERROR(CheckMinCounts());
     if (!job_.has_worker()) {
       RETURN_IF_ERROR(CheckOptimizer("dense_optimizer", job_.dense_optimizer(), CheckForDense));
@@ -456,14 +457,19 @@ class Validator {
   // lookups of a table, as far as the job tells them (a list in text is as long as its line says,
   // and a sequence at most as long as the job does).
   uint64_t MaxSamplesOfWorker() const {
-    std::map<std::string, uint64_t> columns;
+    std::map<int, uint64_t> columns, steps;  // By table, and by sequence.
     const std::vector<const Feature*> features = EmbeddedFeatures(job_);
-    for (const Feature* feature : features) {
-      columns[feature->table()] += std::max(feature->columns(), feature->sequence().max_length());
+    for (const FeatureSpec& spec : ResolveTables(job_).features) {
+      const Feature& feature = *features[spec.source];
+      const uint64_t lookups =
+          uint64_t{spec.then >= 0} + std::max(feature.columns(), feature.sequence().max_length());
+      columns[spec.table_index] += lookups;
+      if (spec.sequence >= 0) steps[spec.sequence] += lookups;
     }
     uint64_t most = 1;
     for (const auto& [table, count] : columns) most = std::max(most, count);
     uint64_t bags = features.size() + 1;  // A script's batches have no others.
+    for (const auto& [sequence, count] : steps) bags = std::max(bags, count);
     for (const PooledFeatures& pooled : DescribeModel(job_).graph.pooled) {
       bags = std::max<uint64_t>(bags, pooled.leading + pooled.features.size());
     }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/hash.h"
 #include "common/base/text.h"
@@ -61,25 +62,42 @@ void AddFirstOrder(const FirstOrderRows& rows, TableLayout* layout) {
   layout->first_order = weight;
 }
 
+// The features that a model reads, and the tables that they read.
 void AddSparse(const Job& resolved, const ModelSpec& model, JobTables* tables) {
   std::map<std::string, const Table*> by_name;
   for (const Table& table : resolved.table()) by_name[table.name()] = &table;
+  std::map<std::string, int> sources;
+  const std::vector<const Feature*> embedded = EmbeddedFeatures(resolved);
+  for (const Feature* feature : embedded) sources.emplace(feature->name(), sources.size());
   std::map<std::string, int> index;
-  for (const Feature* feature : EmbeddedFeatures(resolved)) {
+  for (const EmbeddedFeature& feature : model.inputs.features) {
     const auto [entry, is_new] =
-        index.emplace(feature->table(), static_cast<int>(tables->sparse.size()));
+        index.emplace(feature.table, static_cast<int>(tables->sparse.size()));
     if (is_new) {
-      const auto table = by_name.find(feature->table());
+      const auto table = by_name.find(feature.table);
       CHECK(table != by_name.end());
       tables->sparse.push_back(SparseLayout(*table->second, tables->sparse.size()));
-      const auto first_order = model.first_order.find(feature->table());
+      const auto first_order = model.first_order.find(feature.table);
       if (first_order != model.first_order.end()) {
         AddFirstOrder(first_order->second, &tables->sparse.back());
       }
       tables->placements.push_back(table->second->settings().placement());
     }
-    tables->features.push_back(
-        {feature->name(), entry->second, feature->pooling(), static_cast<int>(feature->columns())});
+    FeatureSpec& spec = tables->features.emplace_back();
+    spec.name = feature.name;
+    spec.table_index = entry->second;
+    if (feature.sequence < 0) {
+      spec.source = sources.at(feature.name);
+      spec.pooling = embedded[spec.source]->pooling();
+      spec.columns = static_cast<int>(embedded[spec.source]->columns());
+      continue;
+    }
+    const Sequence& sequence = resolved.sequence(feature.sequence);
+    const int i = static_cast<int>(tables->features.size()) - 1 -
+                  model.inputs.sequences[feature.sequence].first_feature;
+    spec.sequence = feature.sequence;
+    spec.source = sources.at(sequence.of(i));
+    if (!sequence.then().empty()) spec.then = sources.at(sequence.then(i));
   }
 }
 
@@ -153,9 +171,20 @@ ModelInputs InputsOf(const Job& resolved) {
   for (const Feature& feature : resolved.feature()) {
     if (feature.has_numeric()) inputs.numeric_names.insert(feature.name());
   }
+  std::map<std::string, std::string> tables;  // By feature.
   for (const Feature* feature : EmbeddedFeatures(resolved)) {
+    tables[feature->name()] = feature->table();
     inputs.features.push_back(
         {feature->name(), feature->table(), dims[feature->table()], feature->has_sequence()});
+  }
+  for (const Sequence& sequence : resolved.sequence()) {
+    const auto number = static_cast<int>(inputs.sequences.size());
+    inputs.sequences.push_back(
+        {sequence.name(), inputs.num_vectors(), sequence.of_size(), !sequence.then().empty()});
+    for (const std::string& list : sequence.of()) {
+      inputs.features.push_back({absl::StrCat(sequence.name(), ".", list), tables[list],
+                                 dims[tables[list]], /*is_sequence=*/true, number});
+    }
   }
   inputs.default_dim = static_cast<int>(resolved.default_table().dim());
   return inputs;

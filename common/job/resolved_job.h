@@ -68,7 +68,9 @@ struct JobTables {
 
 JobTables ResolveTables(const Job& resolved);
 
-// What the job's features give its model, and the model that they make of it.
+// What the job's features may give its model: each pooled, also those of which the model reads
+// steps alone (DescribeModel leaves these out), and those of sequences step by step, named
+// "SEQUENCE.FEATURE". And the model that they make of it.
 ModelInputs InputsOf(const Job& resolved);
 ModelSpec DescribeModel(const Job& resolved);
 

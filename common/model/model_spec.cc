@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/model/layers.h"
 #include "common/model/presets.h"
+#include "common/model/sequences.h"
 
 namespace thermocline {
 namespace {
@@ -72,6 +73,14 @@ std::vector<std::string> ModelsOf(const Job& job) {
   return models;
 }
 
+// The layers of a job without a preset.
+std::optional<ModelError> ReadLayers(const Job& job, const ModelInputs& inputs, ModelSpec* spec) {
+  std::optional<ModelError> error = CheckSequenceNames(job);
+  if (error.has_value()) return error;
+  spec->inputs = WithoutUnpooled(job, inputs);
+  return AddLayers(job, spec);
+}
+
 }  // namespace
 
 uint64_t ModelSpec::ActivationBytes(int64_t max_batch, ComputeOn where) const {
@@ -92,13 +101,12 @@ std::optional<ModelError> CheckModel(const Job& job, const ModelInputs& inputs) 
   }
   if (job.has_worker()) return CheckScript(job);
   ModelSpec spec;
-  spec.inputs = inputs;
-  if (HasLayers(job)) return AddLayers(job, &spec);
+  if (HasLayers(job)) return ReadLayers(job, inputs, &spec);
   std::optional<ModelError> error = CheckPreset(job, inputs);
   if (error.has_value()) return error;
   Job expanded = job;
   ExpandPreset(inputs, &expanded);
-  error = AddLayers(expanded, &spec);
+  error = ReadLayers(expanded, inputs, &spec);
   if (!error.has_value()) return std::nullopt;
   return ModelError{
       models[0],
@@ -107,13 +115,15 @@ std::optional<ModelError> CheckModel(const Job& job, const ModelInputs& inputs) 
 
 ModelSpec DescribeModel(const Job& job, const ModelInputs& inputs) {
   ModelSpec spec;
-  spec.inputs = inputs;
   spec.is_script = job.has_worker();
-  if (spec.is_script) return spec;
+  if (spec.is_script) {
+    spec.inputs = inputs;
+    return spec;
+  }
   spec.precision = job.precision();
   Job expanded = job;
   ExpandPreset(inputs, &expanded);
-  const std::optional<ModelError> error = AddLayers(expanded, &spec);
+  const std::optional<ModelError> error = ReadLayers(expanded, inputs, &spec);
   CHECK(!error.has_value());
   for (DenseTensor& tensor : spec.tensors) {
     if (tensor.initializer.kind_case() == LayerInitializer::KIND_NOT_SET) {

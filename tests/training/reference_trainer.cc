@@ -97,6 +97,8 @@ class ReferenceTrainer {
     std::vector<std::vector<int32_t>> offsets(sparse_.size()), bags(sparse_.size());
     std::vector<std::vector<float>> weights(sparse_.size());
     std::vector<std::vector<int32_t>> row_indices(num_features);
+    std::vector<std::vector<int32_t>> step_samples;  // [sequences][steps]
+    const std::vector<VectorPlace> places = model_.vector_places();
     SparseBatch sparse_batch;
     sparse_batch.batch_size = batch->size;
     for (size_t t = 0; t < sparse_.size(); ++t) {
@@ -108,7 +110,8 @@ class ReferenceTrainer {
           if (tables_.features[f].table_index != static_cast<int>(t)) continue;
           const FeatureLookups& feature = batch->features[f];
           for (int i = feature.offsets[sample]; i < feature.offsets[sample + 1]; ++i) {
-            lookups[feature.keys[i]].push_back(model_.vector_places()[f].RowOf(sample));
+            const VectorPlace& place = places[f];
+            lookups[feature.keys[i]].push_back(place.RowOf(place.is_by_step ? i : sample));
             of_lookups[feature.keys[i]].push_back(feature.weights.empty() ? 1 : feature.weights[i]);
           }
         }
@@ -143,10 +146,23 @@ class ReferenceTrainer {
         row_indices[f].push_back(std::lower_bound(sorted.begin(), sorted.end(), key) -
                                  sorted.begin());
       }
-      feature.offsets = {lookups.offsets.data(), static_cast<int64_t>(lookups.offsets.size())};
+      if (!places[f].is_by_step) {
+        feature.offsets = {lookups.offsets.data(), static_cast<int64_t>(lookups.offsets.size())};
+      }
       feature.row_indices = {row_indices[f].data(), static_cast<int64_t>(row_indices[f].size())};
       feature.weights = {lookups.weights.data(), static_cast<int64_t>(lookups.weights.size())};
       sparse_batch.features.push_back(feature);
+      // The features of a sequence have the same steps.
+      if (tables_.features[f].sequence != static_cast<int>(step_samples.size())) continue;
+      std::vector<int32_t>& samples = step_samples.emplace_back();
+      for (int sample = 0; sample < batch->size; ++sample) {
+        samples.insert(samples.end(), lookups.offsets[sample + 1] - lookups.offsets[sample],
+                       sample);
+      }
+      sparse_batch.sequences.push_back(
+          {static_cast<int32_t>(samples.size()),
+           {lookups.offsets.data(), static_cast<int64_t>(lookups.offsets.size())},
+           {samples.data(), static_cast<int64_t>(samples.size())}});
     }
 
     const SamplePlace place = {batch->step.value(), batch->slice_begin};

@@ -102,7 +102,8 @@ class BatchSource {
   // Errors: Read()'s.
   virtual absl::StatusOr<int64_t> Skip(int64_t rows) = 0;
 
-  // Fills size, dense, labels and features of `batch` from the slice of `raw`. Rows that can't be
+  // Fills size, dense, labels and features of `batch` from the slice of `raw`. The features are
+  // those of the job (EmbeddedFeatures), of which the reader makes lookups. Rows that can't be
   // parsed are left out, and their numbers within `raw` added to `bad_rows`.
   // Thread-safe, also against Read() into another RawBatch.
   virtual absl::Status Parse(const RawBatch& raw, Batch* batch, std::vector<int64_t>* bad_rows) = 0;

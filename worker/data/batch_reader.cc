@@ -256,7 +256,11 @@ absl::Status BatchReader::ParseStep(int64_t step, Entry* entry) {
   const TraceSpan span("parse rows", TracedStep(step));
   if (entry->batch == nullptr) entry->batch = TakeSpare();
   entry->bad_rows.clear();
+  if (options_.lookup_maker != nullptr) entry->batch->features.swap(entry->columns);
   RETURN_IF_ERROR(source_->Parse(entry->raw, entry->batch.get(), &entry->bad_rows));
+  if (options_.lookup_maker != nullptr) {
+    options_.lookup_maker->MakeLookups(entry->batch.get(), &entry->columns);
+  }
   RETURN_IF_ERROR(
       CheckLookups(options_.lookups, entry->raw, entry->bad_rows, *entry->batch, source_.get()));
   entry->batch->first_row = entry->raw.first_row + entry->raw.slice_begin;

@@ -20,6 +20,7 @@
 #include "common/base/ids.h"
 #include "worker/data/batch.h"
 #include "worker/data/lookup_limit.h"
+#include "worker/data/step_lists.h"
 
 namespace thermocline {
 
@@ -44,6 +45,8 @@ struct BatchReaderOptions {
   // Threads beside the one that reads (and inflates). The batches are the same for any number.
   uint32_t parser_threads = 1;
   SourcePlace place;  // REQUIRES: place.first_step <= start_step
+  // Makes the lookups of the source's columns. Null: the source's batches have the lookups.
+  std::shared_ptr<const LookupMaker> lookup_maker;
   LookupLimit lookups;
   bool is_held_out = false;  // The batches are scored: their steps are not those of training.
 };
@@ -101,7 +104,8 @@ class BatchReader {
     bool begins_pass = false;
     RawBatch raw;
     std::unique_ptr<Batch> batch;
-    std::vector<int64_t> bad_rows;  // Headers are not among them.
+    std::vector<FeatureLookups> columns;  // Their memory: columns become lookups, and back.
+    std::vector<int64_t> bad_rows;        // Headers are not among them.
     uint64_t headers = 0;
   };
 

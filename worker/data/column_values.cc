@@ -138,8 +138,9 @@ std::string NumberReader::Describe(absl::string_view text) const {
 
 // ---- KeyReader
 
-KeyReader::KeyReader(const Feature& feature, MissingNumbers missing_numbers)
+KeyReader::KeyReader(const Feature& feature, MissingNumbers missing_numbers, bool is_by_step)
     : keeps_first_(feature.sequence().keep() == Feature::Sequence::FIRST),
+      is_by_step_(is_by_step),
       missing_(feature.categorical().missing()),
       missing_numbers_(std::move(missing_numbers)),
       buckets_(feature.categorical().buckets()),
@@ -210,7 +211,8 @@ inline bool KeyReader::Add(Result result, Key key, KeyBuffer* keys) const {
       return true;
     case Result::kMissing:
       if (missing_ == Feature::Categorical::MALFORMED) return false;
-      if (missing_ == Feature::Categorical::OWN_KEY) keys->Add(kEmptyCategoryKey);
+      if (missing_ == Feature::Categorical::NO_KEY) return !is_by_step_;
+      keys->Add(kEmptyCategoryKey);
       return true;
     case Result::kMalformed:
       return false;
@@ -243,9 +245,11 @@ void KeyReader::Shorten(size_t begin, KeyBuffer* keys) const {
     std::copy(first + (count - max_length_), first + count, first);
   }
   keys->size = begin + max_length_;
+  keys->left_out += count - max_length_;
 }
 
 bool KeyReader::ReadAny(absl::string_view text, KeyBuffer* keys) const {
+  if (text.empty() && is_by_step_) return missing_ != Feature::Categorical::MALFORMED;
   if (text.empty() && missing_ == Feature::Categorical::OWN_KEY) {
     keys->Add(kEmptyCategoryKey);
     return true;
@@ -268,9 +272,12 @@ std::string KeyReader::DescribeOne(absl::string_view text) const {
   const Result result = ReadOne(text, &key);
   if (result == Result::kKey) return "";
   if (result == Result::kMissing) {
-    return missing_ == Feature::Categorical::MALFORMED
-               ? absl::StrCat(QuoteText(text), " is missing, which categorical.missing refuses")
-               : "";
+    if (missing_ == Feature::Categorical::MALFORMED) {
+      return absl::StrCat(QuoteText(text), " is missing, which categorical.missing refuses");
+    }
+    if (missing_ == Feature::Categorical::OWN_KEY || !is_by_step_) return "";
+    return absl::StrCat(QuoteText(text),
+                        " is missing and has no key, as each step of a sequence must");
   }
   text = Substring(text);
   if (kind_ == Kind::kBoundaries) return absl::StrCat(QuoteText(text), " is not a number");
@@ -286,7 +293,13 @@ std::string KeyReader::DescribeOne(absl::string_view text) const {
   return absl::StrCat(QuoteText(text), " is reserved for empty columns");
 }
 
+size_t KeyReader::CountValues(absl::string_view text) const {
+  if (text.empty()) return 0;
+  return separator_ == 0 ? 1 : 1 + std::count(text.begin(), text.end(), separator_);
+}
+
 std::string KeyReader::Describe(absl::string_view text) const {
+  if (text.empty() && is_by_step_ && missing_ != Feature::Categorical::MALFORMED) return "";
   if (separator_ == 0 || text.empty()) return DescribeOne(text);
   for (;;) {
     const size_t end = text.find(separator_);

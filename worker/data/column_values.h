@@ -55,6 +55,16 @@ struct KeyBuffer {
   Key* data;  // keys->data()
   size_t capacity;
   size_t size = 0;
+  // Since BeginRow(): where the row's keys begin, and how many a sequence has left out.
+  size_t row_begin = 0;
+  size_t left_out = 0;
+
+  void BeginRow() {
+    row_begin = size;
+    left_out = 0;
+  }
+  // The keys of the row's list, before any was left out.
+  size_t row_keys() const { return size - row_begin + left_out; }
 
   void Add(Key key) {
     if (size == capacity) Grow();
@@ -127,8 +137,11 @@ class NumberReader {
 // Reads the keys of a categorical feature. Immutable.
 class KeyReader {
  public:
+  //   is_by_step: the values of a list are steps: a value without a key is malformed, and an empty
+  //     text has no value
   // REQUIRES: `feature` has a column of its own, and is of a resolved, valid job
-  explicit KeyReader(const Feature& feature, MissingNumbers missing_numbers = {});
+  explicit KeyReader(const Feature& feature, MissingNumbers missing_numbers = {},
+                     bool is_by_step = false);
 
   // Adds the keys of `text`. Returns false if it is malformed; some may have been added then.
   bool Read(absl::string_view text, KeyBuffer* keys) const {
@@ -146,6 +159,8 @@ class KeyReader {
   // Whether Read() divides a text into values, and by which character (0: it doesn't).
   bool divides() const { return separator_ != 0; }
   char separator() const { return separator_; }
+  // How many values Read() finds in a text.
+  size_t CountValues(absl::string_view text) const;
   // Whether a sequence keeps its first values, not its last.
   bool keeps_first() const { return keeps_first_; }
   // Returns what is wrong with `text`; "" if nothing is.
@@ -184,6 +199,7 @@ class KeyReader {
   bool is_plain_hex_ = false;
   char separator_ = 0;  // 0: a text is one value.
   bool keeps_first_ = false;
+  bool is_by_step_ = false;
   Kind kind_ = Kind::kString;
   Feature::Categorical::Missing missing_;
   MissingNumbers missing_numbers_;

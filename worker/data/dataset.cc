@@ -16,6 +16,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/job/job_data.h"
+#include "common/job/resolved_job.h"
 #include "proto/job.pb.h"
 #include "worker/data/byte_source.h"
 #include "worker/data/data_files.h"
@@ -23,6 +24,7 @@
 #include "worker/data/parquet/parquet_source.h"
 #include "worker/data/row_stream.h"
 #include "worker/data/sampled_source.h"
+#include "worker/data/step_lists.h"
 #include "worker/data/text/text_parser.h"
 #include "worker/data/text/text_source.h"
 
@@ -59,6 +61,10 @@ class DatasetBase : public Dataset {
     train_.max_bad_lines = job.data().max_bad_lines();
     train_.read_ahead_batches = job.data().read_ahead_batches();
     train_.parser_threads = ParserThreads(job);
+    // Without sequences, a batch's columns are its lookups.
+    if (!job.sequence().empty()) {
+      train_.lookup_maker = std::make_shared<LookupMaker>(ResolveTables(job).features);
+    }
     train_.lookups = LookupLimitOf(job);
     train_.lookups.most = options.max_table_lookups;
     test_ = train_;
@@ -313,6 +319,11 @@ NpyFeature FeatureOf(const Feature& feature) {
   } else if (npy.columns > 1) {
     npy.padding = NpyFeature::Padding::kNegative;
   }
+  if (feature.has_sequence()) {
+    npy.list = feature.name();
+    npy.max_length = feature.sequence().max_length();
+    npy.keeps_first = feature.sequence().keep() == Feature::Sequence::FIRST;
+  }
   return npy;
 }
 
@@ -322,6 +333,7 @@ class NpyDataset : public DatasetBase {
       : DatasetBase(job, options), folder_(data.train().path(0)) {
     shape_.num_dense = static_cast<int>(job.data().num_dense());
     for (const Feature& feature : job.feature()) shape_.features.push_back(FeatureOf(feature));
+    shape_.step_lists = StepLists(job);
   }
 
   absl::Status OpenFiles(const Job& job, double test_share, bool needs_labels) {

@@ -5,11 +5,20 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/job/job_data.h"
+#include "common/job/resolved_job.h"
 
 namespace thermocline {
 
 LookupLimit LookupLimitOf(const Job& job) {
   LookupLimit limit;
+  if (!job.sequence().empty()) {
+    const JobTables tables = ResolveTables(job);
+    for (const FeatureSpec& feature : tables.features) {
+      limit.features.push_back(feature.name);
+      limit.tables.push_back(tables.sparse[feature.table_index].name);
+    }
+    return limit;
+  }
   for (const Feature* feature : EmbeddedFeatures(job)) {
     limit.features.push_back(feature->name());
     limit.tables.push_back(feature->table());

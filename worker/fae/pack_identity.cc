@@ -66,9 +66,12 @@ void AddFields(const std::string& path, const Message& message, std::string* lin
   }
 }
 
-std::vector<std::string> NpyFilesOf(const Data& data) {
-  std::vector<std::string> paths;
-  for (const char* const part : {"dense", "sparse", "labels"}) {
+std::vector<std::string> NpyFilesOf(const Job& job, const Data& data) {
+  std::vector<std::string> parts = {"dense", "sparse", "labels"}, paths;
+  for (const std::string& part : NpyParts(job)) {
+    if (std::find(parts.begin(), parts.end(), part) == parts.end()) parts.push_back(part);
+  }
+  for (const std::string& part : parts) {
     std::string path = absl::StrCat(data.train().path(0), "/train_", part, ".npy");
     struct stat info;
     if (stat(path.c_str(), &info) == 0) paths.push_back(std::move(path));
@@ -130,6 +133,7 @@ std::string IdentifyJob(const Job& job) {
   part.mutable_data()->clear_s3();
   part.mutable_data()->clear_test();
   *part.mutable_feature() = job.feature();
+  *part.mutable_sequence() = job.sequence();
   *part.mutable_calibration() = job.calibration();
   part.mutable_calibration()->clear_directory();
   if (WantsBatches(job)) {
@@ -142,6 +146,12 @@ std::string IdentifyJob(const Job& job) {
   part.mutable_train()->set_batch_size(job.train().batch_size());
   std::string lines;
   AddFields("", part, &lines);
+  if (!job.sequence().empty()) {
+    int number = 0;
+    for (const FeatureSpec& feature : ResolveTables(job).features) {
+      AddLine(absl::StrCat("lookups ", number++), feature.name, &lines);
+    }
+  }
   // It decides which rows are the sample.
   if (job.calibration().sample_share() < 1) AddLine("seed", absl::StrCat(job.seed()), &lines);
   AddLine("data.test", job.data().has_test() || !job.data().test_path().empty() ? "set" : "none",
@@ -160,7 +170,7 @@ absl::Status IdentifyData(const Job& job, PackIdentity* identity) {
   const Data data = DescribeData(job.data());
   FoundFiles found;
   if (data.train().has_npy()) {
-    found.train = NpyFilesOf(data);
+    found.train = NpyFilesOf(job, data);
   } else {
     ASSIGN_OR_RETURN(found, FindFiles(job, data));
   }

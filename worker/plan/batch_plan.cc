@@ -54,8 +54,10 @@ void BatchPlanner::Plan(const Batch& batch, BatchPlan* plan) {
 
 void BatchPlanner::Prepare(const Batch& batch, BatchPlan* plan) const {
   CHECK_EQ(batch.features.size(), feature_tables_.size());
-  for (const VectorPlace& place : places_) {
-    CHECK_LT(place.first + int64_t{batch.size} * place.stride, int64_t{1} << 31);
+  for (size_t f = 0; f < places_.size(); ++f) {
+    const VectorPlace& place = places_[f];
+    const int64_t bags = place.is_by_step ? batch.features[f].keys.size() : batch.size;
+    CHECK_LT(place.first + bags * place.stride, int64_t{1} << 31);
   }
   plan->tables.resize(tables_.size());
   plan->features.resize(feature_tables_.size());
@@ -70,7 +72,7 @@ void BatchPlanner::PlanTable(const Batch& batch, int32_t t, BatchPlan* plan) {
     FeaturePlan& feature = plan->features[f];
     lookups += from.keys.size();
     feature.table = t;
-    feature.single = HasSingleLookups(from, batch.size);
+    feature.single = places_[f].is_by_step || HasSingleLookups(from, batch.size);
     feature.row_indices.resize(from.keys.size());
   }
   CHECK_LT(lookups, size_t{1} << 30);
@@ -225,12 +227,12 @@ void BatchPlanner::FillSegments(const Batch& batch, int32_t t, BatchPlan* plan) 
   const std::vector<int32_t>& features = table_features_[t];
   if (features.size() == 1 && plan->features[features[0]].single) {
     int32_t* const row_indices = plan->features[features[0]].row_indices.data();
-    const int32_t size = batch.size;
+    const auto size = static_cast<int32_t>(plan->features[features[0]].row_indices.size());
     const VectorPlace place = places_[features[0]];
     int32_t bag = place.first;
-    for (int32_t sample = 0; sample < size; ++sample) {
-      if (kReorder) row_indices[sample] = positions_[row_indices[sample]];
-      bags[ends[row_indices[sample]]++] = bag;
+    for (int32_t i = 0; i < size; ++i) {
+      if (kReorder) row_indices[i] = positions_[row_indices[i]];
+      bags[ends[row_indices[i]]++] = bag;
       bag += place.stride;
     }
     return;
@@ -241,15 +243,16 @@ void BatchPlanner::FillSegments(const Batch& batch, int32_t t, BatchPlan* plan) 
   if (is_weighted) table.segment_weights.assign(lookups, 1.0f);
   for (int32_t sample = 0; sample < batch.size; ++sample) {
     for (int32_t f : features) {
-      const int32_t bag = places_[f].RowOf(sample);
+      const VectorPlace& place = places_[f];
+      const int32_t bag = place.RowOf(sample);
       const UninitializedVector<int32_t>& offsets = batch.features[f].offsets;
       const UninitializedVector<float>& weights = batch.features[f].weights;
       int32_t* const row_indices = plan->features[f].row_indices.data();
       for (int32_t i = offsets[sample]; i < offsets[sample + 1]; ++i) {
         if (kReorder) row_indices[i] = positions_[row_indices[i]];
-        const int32_t place = ends[row_indices[i]]++;
-        bags[place] = bag;
-        if (!weights.empty()) table.segment_weights[place] = weights[i];
+        const int32_t at = ends[row_indices[i]]++;
+        bags[at] = place.is_by_step ? place.RowOf(i) : bag;
+        if (!weights.empty()) table.segment_weights[at] = weights[i];
       }
     }
   }

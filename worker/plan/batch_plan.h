@@ -27,9 +27,9 @@ struct TablePlan {
   UninitializedVector<Key> keys;         // [num_unique], staging order
   UninitializedVector<uint32_t> counts;  // [num_unique] lookups of the key
   std::vector<int32_t> server_begin;     // [num_servers + 1]: server s has [s] .. [s + 1]
-  // The bags (rows by VectorPlace, worker/model/sparse_batch.h) that looked key u up are
-  // segment_bags[segment_offsets[u] .. segment_offsets[u + 1]), in canonical order; a bag that did
-  // so twice stands there twice.
+  // The bags (rows by VectorPlace, worker/model/sparse_batch.h; where a feature is read step by
+  // step, each lookup is one) that looked key u up are segment_bags[segment_offsets[u] ..
+  // segment_offsets[u + 1]), in canonical order; a bag that did so twice stands there twice.
   UninitializedVector<int32_t> segment_offsets;  // [num_unique + 1]
   UninitializedVector<int32_t> segment_bags;     // [lookups of all the table's features]
   // What the bags' gradients are multiplied with; empty where no feature of the table has weights.

@@ -1,5 +1,6 @@
 #include "worker/plan/batch_plan.h"
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <vector>
@@ -123,6 +124,42 @@ TEST(BatchPlan, SmallExample) {
             (std::vector<float>{0.5f, 3, 4, 7, 2, 5, 6}));
   EXPECT_FALSE(plan.features[1].single);
   EXPECT_EQ(table.KeysOf(ServerIndex(0)).size(), 3u);
+}
+
+// A list of items that are read step by step, in the table of the sample's item: each step is a
+// bag.
+TEST(BatchPlan, StepsAreBagsOfTheirOwn) {
+  Batch batch;
+  batch.size = 3;
+  batch.features.resize(2);
+  for (Key key : {7, 8, 7}) AddBag({key}, &batch.features[0]);
+  for (const std::vector<Key>& bag : {std::vector<Key>{9, 7}, {}, {7}}) {
+    AddBag(bag, &batch.features[1]);
+  }
+  const std::vector<VectorPlace> places = {{0, 1}, {100, 2, /*is_by_step=*/true}};
+  BatchPlan plan;
+  BatchPlanner shared({TableId(4)}, {0, 0}, ClusterMap(1), places);
+  shared.Plan(batch, &plan);
+  const auto bags_of = [&plan](int t, Key key) {
+    const TablePlan& table = plan.tables[t];
+    const size_t u = std::find(table.keys.begin(), table.keys.end(), key) - table.keys.begin();
+    return std::vector<int32_t>(table.segment_bags.begin() + table.segment_offsets[u],
+                                table.segment_bags.begin() + table.segment_offsets[u + 1]);
+  };
+  EXPECT_EQ(bags_of(0, 7), (std::vector<int32_t>{0, 102, 2, 104}));
+  EXPECT_EQ(bags_of(0, 8), (std::vector<int32_t>{1}));
+  EXPECT_EQ(bags_of(0, 9), (std::vector<int32_t>{100}));
+  EXPECT_TRUE(plan.features[1].single);  // No offsets are needed.
+
+  for (const uint32_t servers : {1, 3}) {  // A table of their own.
+    BatchPlanner apart({TableId(4), TableId(5)}, {0, 1}, ClusterMap(servers), places);
+    apart.Plan(batch, &plan);
+    EXPECT_EQ(bags_of(1, 9), (std::vector<int32_t>{100}));
+    EXPECT_EQ(bags_of(1, 7), (std::vector<int32_t>{102, 104}));
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(plan.tables[1].keys[plan.features[1].row_indices[i]], batch.features[1].keys[i]);
+    }
+  }
 }
 
 TEST(BatchPlan, EmptyBatchHasNoKeys) {

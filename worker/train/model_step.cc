@@ -1,5 +1,7 @@
 #include "worker/train/model_step.h"
 
+#include <algorithm>
+
 #include "common/base/status_macros.h"
 
 namespace thermocline {
@@ -15,6 +17,18 @@ ModelParts PartsOf(const Job& job, Device* device, const DenseArena& parameters,
   parts.seed = job.seed();
   parts.steps_before = static_cast<int64_t>(job.init().steps());
   return parts;
+}
+
+// The steps of a sequence. lookups: those of one of its features
+SequenceBatch DescribeSteps(const FeatureLookups& lookups, UploadArena* upload) {
+  const UninitializedVector<int32_t>& offsets = lookups.offsets;
+  const UploadArena::Array<int32_t> samples = upload->Reserve<int32_t>(lookups.keys.size());
+  for (size_t b = 0; b + 1 < offsets.size(); ++b) {
+    std::fill(samples.host.begin() + offsets[b], samples.host.begin() + offsets[b + 1],
+              static_cast<int32_t>(b));
+  }
+  return {static_cast<int32_t>(lookups.keys.size()), upload->Add(absl::MakeConstSpan(offsets)),
+          samples.device};
 }
 
 }  // namespace
@@ -49,6 +63,7 @@ const SparseBatch& DeviceModelStep::Describe(StepContext* context) {
     batch_.tables[t].segment_weights = upload_weights(plan.segment_weights);
     row_gradients_[t] = context->tables[t].gradients;
   }
+  batch_.sequences.clear();
   for (size_t f = 0; f < tables_.features.size(); ++f) {
     const FeaturePlan& plan = context->plan.features[f];
     FeatureBatch& feature = batch_.features[f];
@@ -59,6 +74,10 @@ const SparseBatch& DeviceModelStep::Describe(StepContext* context) {
     feature.row_indices = upload(plan.row_indices);
     feature.offsets = plan.single ? DeviceSpan<const int32_t>{} : upload(lookups.offsets);
     feature.weights = upload_weights(lookups.weights);
+    // The features of a sequence are neighbours, and have the same steps.
+    if (tables_.features[f].sequence == static_cast<int>(batch_.sequences.size())) {
+      batch_.sequences.push_back(DescribeSteps(lookups, &context->upload()));
+    }
   }
   return batch_;
 }

@@ -41,6 +41,16 @@ absl::Status CheckSameRows(const MappedNpy& a, const MappedNpy& b) {
       absl::StrCat(a.path(), ": has ", a.rows(), " rows, but ", b.path(), " has ", b.rows()));
 }
 
+// prefix: what the names of the list's files begin with
+absl::StatusOr<NpyList> OpenList(const std::string& prefix) {
+  NpyList list;
+  ASSIGN_OR_RETURN(list.offsets,
+                   OpenChecked(absl::StrCat(prefix, "_offsets.npy"), {"<i4", "<i8"}, 1));
+  ASSIGN_OR_RETURN(list.values,
+                   OpenChecked(absl::StrCat(prefix, "_values.npy"), {"<i4", "<i8", "<u8"}, 1));
+  return list;
+}
+
 // Elements may have any address: a header's length is up to its writer.
 template <typename T>
 T Load(const uint8_t* data, int64_t index) {
@@ -64,10 +74,58 @@ bool AllFinite(const uint8_t* values, int n) {
   return sum == 0;
 }
 
-bool IsGoodRow(const NpyFiles& files, int num_dense, int64_t row) {
+int64_t OffsetAt(const MappedNpy& offsets, int64_t row) {
+  return offsets.header().dtype == "<i8" ? Load<int64_t>(offsets.data(), row)
+                                         : Load<int32_t>(offsets.data(), row);
+}
+
+// The values of a list in one row.
+struct ListRange {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+};
+
+ListRange RangeAt(const NpyList& list, int64_t row) {
+  return {OffsetAt(*list.offsets, row), OffsetAt(*list.offsets, row + 1)};
+}
+
+// Rows are looked at when they are read.
+absl::Status CheckOffsets(const NpyList& list, int64_t rows) {
+  const std::string& path = list.offsets->path();
+  if (list.offsets->rows() != rows + 1) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": has ", list.offsets->rows(),
+                                                   " offsets, wanted ", rows + 1, " for ", rows,
+                                                   " rows"));
+  }
+  const int64_t first = OffsetAt(*list.offsets, 0), last = OffsetAt(*list.offsets, rows);
+  if (first == 0 && last == list.values->rows()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, ": goes from ", first, " to ", last,
+                                                 ", wanted from 0 to ", list.values->rows(),
+                                                 ", the values of ", list.values->path()));
+}
+
+bool IsGood(const ListRange& range, const NpyList& list) {
+  return 0 <= range.begin && range.begin <= range.end && range.end <= list.values->rows();
+}
+
+StepLists::Mismatch FindMismatch(const NpyFiles& files, const NpyShape& shape, int64_t row) {
+  return shape.step_lists.FindMismatch(
+      [&](int feature) { return RangeAt(files.lists[feature], row).size(); });
+}
+
+bool HasGoodLists(const NpyFiles& files, const NpyShape& shape, int64_t row) {
+  for (const NpyList& list : files.lists) {
+    if (list.offsets != nullptr && !IsGood(RangeAt(list, row), list)) return false;
+  }
+  return FindMismatch(files, shape, row).first < 0;
+}
+
+bool IsGoodRow(const NpyFiles& files, const NpyShape& shape, int64_t row) {
+  const int num_dense = shape.num_dense;
   return (files.labels == nullptr || IsLabel(LabelAt(*files.labels, row))) &&
          (num_dense == 0 ||
-          AllFinite(files.dense->data() + row * num_dense * sizeof(float), num_dense));
+          AllFinite(files.dense->data() + row * num_dense * sizeof(float), num_dense)) &&
+         HasGoodLists(files, shape, row);
 }
 
 // The columns of one feature in rows [first, last) of a sparse file.
@@ -127,6 +185,35 @@ int64_t AppendFeature(const NpyHeader& header, const FeatureCells& cells, const 
   return AppendFeature<int32_t>(cells, spec, feature);
 }
 
+template <typename Id>
+void AppendListValues(const uint8_t* values, int64_t begin, int64_t end, FeatureLookups* feature) {
+  const size_t at = feature->keys.size();
+  feature->keys.resize(at + (end - begin));
+  for (int64_t i = begin; i < end; ++i) {
+    feature->keys[at + (i - begin)] = static_cast<Key>(Load<Id>(values, i));
+  }
+}
+
+void AppendList(const NpyList& list, const NpyFeature& spec, int64_t first, int64_t last,
+                FeatureLookups* feature) {
+  const std::string& dtype = list.values->header().dtype;
+  const uint8_t* const values = list.values->data();
+  for (int64_t row = first; row < last; ++row) {
+    auto [begin, end] = RangeAt(list, row);
+    if (end - begin > spec.max_length) {
+      spec.keeps_first ? end = begin + spec.max_length : begin = end - spec.max_length;
+    }
+    if (dtype == "<u8") {
+      AppendListValues<uint64_t>(values, begin, end, feature);
+    } else if (dtype == "<i8") {
+      AppendListValues<int64_t>(values, begin, end, feature);
+    } else {
+      AppendListValues<int32_t>(values, begin, end, feature);
+    }
+    feature->offsets.push_back(static_cast<int32_t>(feature->keys.size()));
+  }
+}
+
 // Appends rows [first, last) of the files, all good.
 void AppendRows(const NpyFiles& files, const NpyShape& shape, int64_t first, int64_t last,
                 Batch* batch) {
@@ -143,6 +230,10 @@ void AppendRows(const NpyFiles& files, const NpyShape& shape, int64_t first, int
   int64_t column = 0;
   for (size_t f = 0; f < shape.features.size(); ++f) {
     const NpyFeature& feature = shape.features[f];
+    if (!feature.list.empty()) {
+      AppendList(files.lists[f], feature, first, last, &batch->features[f]);
+      continue;
+    }
     const FeatureCells cells = {
         files.sparse->data(), shape.sparse_columns(), column, feature.columns, first, last};
     batch->padding_ids +=
@@ -156,8 +247,26 @@ void AppendRows(const NpyFiles& files, const NpyShape& shape, int64_t first, int
 
 int NpyShape::sparse_columns() const {
   int columns = 0;
-  for (const NpyFeature& feature : features) columns += feature.columns;
+  for (const NpyFeature& feature : features) columns += feature.list.empty() ? feature.columns : 0;
   return columns;
+}
+
+std::vector<const MappedNpy*> NpyFiles::all() const {
+  std::vector<const MappedNpy*> files;
+  for (const auto* const file : {&sparse, &dense, &labels}) {
+    if (*file != nullptr) files.push_back(file->get());
+  }
+  for (const NpyList& list : lists) {
+    if (list.offsets != nullptr) files.insert(files.end(), {list.offsets.get(), list.values.get()});
+  }
+  return files;
+}
+
+int64_t NpyFiles::rows() const {
+  for (const auto* const file : {&labels, &dense, &sparse}) {
+    if (*file != nullptr) return (*file)->rows();
+  }
+  return all()[0]->rows() - 1;  // Lists alone.
 }
 
 bool NpyFiles::AnyExists(const std::string& prefix) {
@@ -180,11 +289,18 @@ absl::StatusOr<std::shared_ptr<const NpyFiles>> NpyFiles::Open(const std::string
                      OpenChecked(absl::StrCat(prefix, "_dense.npy"), {"<f4"}, shape.num_dense));
     if (files->labels != nullptr) RETURN_IF_ERROR(CheckSameRows(*files->dense, *files->labels));
   }
-  if (!shape.features.empty()) {
+  if (shape.sparse_columns() > 0) {
     ASSIGN_OR_RETURN(files->sparse, OpenChecked(absl::StrCat(prefix, "_sparse.npy"),
                                                 {"<i4", "<i8", "<u8"}, shape.sparse_columns()));
     const auto& other = files->labels != nullptr ? files->labels : files->dense;
     if (other != nullptr) RETURN_IF_ERROR(CheckSameRows(*files->sparse, *other));
+  }
+  files->lists.resize(shape.features.size());
+  for (size_t f = 0; f < shape.features.size(); ++f) {
+    const std::string& name = shape.features[f].list;
+    if (name.empty()) continue;
+    ASSIGN_OR_RETURN(files->lists[f], OpenList(absl::StrCat(prefix, "_", name)));
+    RETURN_IF_ERROR(CheckOffsets(files->lists[f], files->rows()));
   }
   return files;
 }
@@ -211,8 +327,8 @@ absl::StatusOr<bool> NpySource::Read(int64_t batch_size, RawBatch* raw) {
   if (cancelled_.load(std::memory_order_relaxed)) {
     return absl::CancelledError("reading was cancelled");
   }
-  for (const auto* const npy : {&files_->dense, &files_->sparse, &files_->labels}) {
-    if (pinned_ != nullptr && *npy != nullptr) RETURN_IF_ERROR(pinned_->Check((*npy)->path()));
+  for (const MappedNpy* const npy : files_->all()) {
+    if (pinned_ != nullptr) RETURN_IF_ERROR(pinned_->Check(npy->path()));
   }
   raw->first_row = next_row_;
   raw->num_rows = std::min(batch_size, end_ - next_row_);
@@ -243,7 +359,7 @@ absl::Status NpySource::Parse(const RawBatch& raw, Batch* batch, std::vector<int
   }
   int64_t good_from = first;  // Bad rows split the slice into runs of good ones.
   for (int64_t row = first; row < last; ++row) {
-    if (IsGoodRow(*files_, shape_.num_dense, row)) continue;
+    if (IsGoodRow(*files_, shape_, row)) continue;
     bad_rows->push_back(row - raw.first_row);
     AppendRows(*files_, shape_, good_from, row, batch);
     good_from = row + 1;
@@ -265,14 +381,29 @@ absl::Status NpySource::DescribeBadRow(const RawBatch& raw, int64_t row) {
     return absl::InvalidArgumentError(absl::StrCat(files_->dense->path(), ": row ", file_row,
                                                    ", column ", c, ": ", value, " is not finite"));
   }
-  return absl::InternalError(absl::StrCat("row ", file_row, " is good"));
+  for (const NpyList& list : files_->lists) {
+    if (list.offsets == nullptr || IsGood(RangeAt(list, file_row), list)) continue;
+    const ListRange range = RangeAt(list, file_row);
+    return absl::InvalidArgumentError(
+        absl::StrCat(list.offsets->path(), ": row ", file_row, ": the list goes from ", range.begin,
+                     " to ", range.end, ", and there are ", list.values->rows(), " values"));
+  }
+  const StepLists::Mismatch mismatch = FindMismatch(*files_, shape_, file_row);
+  if (mismatch.first < 0) {
+    return absl::InternalError(absl::StrCat("row ", file_row, " is good"));
+  }
+  const NpyList& first = files_->lists[mismatch.first];
+  const NpyList& second = files_->lists[mismatch.second];
+  return absl::InvalidArgumentError(absl::StrCat(
+      first.offsets->path(), ": row ", file_row, ": ",
+      StepLists::Describe(mismatch, absl::StrCat("'", shape_.features[mismatch.first].list, "'"),
+                          RangeAt(first, file_row).size(),
+                          absl::StrCat("'", shape_.features[mismatch.second].list, "'"),
+                          RangeAt(second, file_row).size())));
 }
 
 std::string NpySource::PlaceOf(const RawBatch& raw, int64_t row) {
-  const MappedNpy* const file = files_->sparse != nullptr  ? files_->sparse.get()
-                                : files_->dense != nullptr ? files_->dense.get()
-                                                           : files_->labels.get();
-  return absl::StrCat(file->path(), ": row ", raw.first_row + row);
+  return absl::StrCat(files_->all()[0]->path(), ": row ", raw.first_row + row);
 }
 
 }  // namespace thermocline

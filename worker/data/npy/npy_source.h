@@ -6,6 +6,12 @@
 //           padding is left out (Feature.padding_id in proto/job.proto). Not read where there is no
 //           feature
 //   labels  int32, int64 or float32 [N] or [N, 1], 0 or 1
+//
+// and of two more for each feature that is a list (Feature.sequence), with its name in theirs:
+//
+//   NAME_values   int32, int64 or uint64 [M]; every id is a key
+//   NAME_offsets  int32 or int64 [N + 1], from 0 to M: row i has the values offsets[i] ..
+//                 offsets[i + 1]
 #ifndef THERMOCLINE_WORKER_DATA_NPY_NPY_SOURCE_H_
 #define THERMOCLINE_WORKER_DATA_NPY_NPY_SOURCE_H_
 
@@ -20,6 +26,7 @@
 #include "common/disk/npy.h"
 #include "worker/data/batch.h"
 #include "worker/data/pinned_files.h"
+#include "worker/data/step_lists.h"
 
 namespace thermocline {
 
@@ -29,20 +36,30 @@ struct NpyFeature {
   int columns = 1;  // How many columns of the sparse file it has.
   Padding padding = Padding::kNone;
   Key padding_key = 0;  // kOneId: the id's 64 bits
+  std::string list;  // Its name, where it is a list with files of its own; "": it has columns.
+  int64_t max_length = 0;
+  bool keeps_first = false;
 };
 
 struct NpyShape {
   int num_dense = 0;
   std::vector<NpyFeature> features;
+  StepLists step_lists;
 
   int sparse_columns() const;
+};
+
+// A list's files.
+struct NpyList {
+  std::unique_ptr<MappedNpy> values, offsets;
 };
 
 // Immutable; shared by the sources that read it.
 struct NpyFiles {
   std::unique_ptr<MappedNpy> dense;   // null: num_dense is 0
-  std::unique_ptr<MappedNpy> sparse;  // null: there are no features
+  std::unique_ptr<MappedNpy> sparse;  // null: there are no features, or lists alone
   std::unique_ptr<MappedNpy> labels;  // null: there is no such file, and labels are not needed
+  std::vector<NpyList> lists;         // [features]; null where a feature is no list
 
   // Maps those of PREFIX_dense.npy, ... that are needed, and checks their dtypes, shapes and
   // numbers of rows. Errors: kNotFound, kDataLoss (truncated), kInvalidArgument (a wrong dtype or
@@ -53,9 +70,8 @@ struct NpyFiles {
   // Whether any of the three exists.
   static bool AnyExists(const std::string& prefix);
 
-  int64_t rows() const {
-    return (labels != nullptr ? labels : dense != nullptr ? dense : sparse)->rows();
-  }
+  int64_t rows() const;
+  std::vector<const MappedNpy*> all() const;
 };
 
 class NpySource : public BatchSource {

@@ -233,7 +233,7 @@ bool ParquetParser::ReadList(const KeyReader& reader, const Cursor& cursor,
                              KeyBuffer* keys) {
   const int32_t begin = cursor.cells->offsets[row];
   const int32_t end = cursor.cells->offsets[row + 1];
-  if (begin == end) return reader.ReadValue("", keys);
+  if (begin == end) return reader.Read("", keys);
   const size_t first = keys->size;
   for (int32_t cell = begin; cell < end; ++cell) {
     const int64_t i = cursor.cells->index(cell);
@@ -255,7 +255,7 @@ bool ParquetParser::AddCell(const KeyReader& reader, const Cursor& cursor,
 }
 
 void ParquetParser::ReadKeys(const std::vector<Row>& rows, size_t f, std::vector<uint8_t>* is_bad,
-                             FeatureLookups* lookups) const {
+                             FeatureLookups* lookups, std::vector<size_t>* lengths) const {
   const KeyReader& reader = *plan_.features_[f].reader;
   Cursor cursor(*this, places_[plan_.features_[f].column]);
   const bool divides = Divides(reader, cursor.column);
@@ -273,7 +273,7 @@ void ParquetParser::ReadKeys(const std::vector<Row>& rows, size_t f, std::vector
         std::call_once(known->filled, [&] { Fill(reader, cursor.column, *cursor.values, known); });
       }
     }
-    const size_t before = keys.size;
+    keys.BeginRow();
     bool ok;
     if (is_text && known == nullptr) {
       const int64_t i = cursor.cells->index(rows[r].row);
@@ -281,12 +281,14 @@ void ParquetParser::ReadKeys(const std::vector<Row>& rows, size_t f, std::vector
     } else if (cursor.column.is_list) {
       ok = ReadList(reader, cursor, known, rows[r].row, &scratch, &keys);
     } else {
-      ok = AddCell(reader, cursor, known, cursor.cells->index(rows[r].row), divides, &scratch,
-                   &keys);
+      const int64_t i = cursor.cells->index(rows[r].row);
+      ok = i < 0 ? reader.Read("", &keys)
+                 : AddCell(reader, cursor, known, i, divides, &scratch, &keys);
     }
+    if (lengths != nullptr) (*lengths)[r] = keys.row_keys();
     if (!ok) {
       (*is_bad)[r] = 1;
-      keys.size = before;
+      keys.size = keys.row_begin;
     }
     lookups->offsets[r + 1] = static_cast<int32_t>(keys.size);
   }
@@ -395,6 +397,7 @@ void ParquetParser::ReadRows(const std::vector<Row>& rows, std::vector<uint8_t>*
   ReadLabels(rows, is_bad, batch);
   ReadTexts(rows, batch);
   ReadNumbers(rows, is_bad, batch);
+  std::vector<std::vector<size_t>> lengths(plan_.features_.size());
   for (size_t f = 0; f < plan_.features_.size(); ++f) {
     FeatureLookups& lookups = batch->features[f];
     lookups.keys.resize(std::max(lookups.keys.capacity(), rows.size()));
@@ -403,8 +406,14 @@ void ParquetParser::ReadRows(const std::vector<Row>& rows, std::vector<uint8_t>*
     if (plan_.features_[f].weights >= 0) {
       ReadWeightedKeys(rows, f, is_bad, &lookups);
     } else if (plan_.features_[f].column >= 0) {
-      ReadKeys(rows, f, is_bad, &lookups);
+      const bool is_step_list = plan_.step_lists_.Has(f);
+      if (is_step_list) lengths[f].resize(rows.size());
+      ReadKeys(rows, f, is_bad, &lookups, is_step_list ? &lengths[f] : nullptr);
     }
+  }
+  for (size_t r = 0; r < rows.size() && !plan_.step_lists_.empty(); ++r) {
+    const auto length_of = [&](int f) { return lengths[f][r]; };
+    if (plan_.step_lists_.FindMismatch(length_of).first >= 0) (*is_bad)[r] = 1;
   }
   AddCrosses(*is_bad, batch);
 }
@@ -420,12 +429,21 @@ bool ParquetParser::IsHeldOut(const ParquetCells& cells, int64_t row) const {
 
 // ---- what is wrong
 
+size_t ParquetParser::CountValues(int feature, const ParquetBlock& block, int64_t row) const {
+  const TextParser::Keys& keys = plan_.features_[feature];
+  const ParquetCells& cells = block.cells[places_[keys.column]];
+  const ParquetColumn& column = Column(keys.column);
+  if (column.is_list) return cells.offsets[row + 1] - cells.offsets[row];
+  std::string scratch;
+  return keys.reader->CountValues(TextOf(column, *cells.values, cells.index(row), &scratch));
+}
+
 std::string ParquetParser::DescribeList(int column, const ParquetCells& cells, int64_t row) const {
   std::string scratch;
   for (const TextParser::Keys& keys : plan_.features_) {
     if (keys.column != column) continue;
     const int32_t begin = cells.offsets[row], end = cells.offsets[row + 1];
-    if (begin == end) return keys.reader->DescribeValue("");
+    if (begin == end) return keys.reader->Describe("");
     for (int32_t cell = begin; cell < end; ++cell) {
       const absl::string_view text =
           TextOf(Column(column), *cells.values, cells.index(cell), &scratch);
@@ -476,7 +494,14 @@ std::string ParquetParser::Describe(const ParquetBlock& block, int64_t row) cons
     }
     if (!wrong.empty()) return absl::StrCat("column '", Column(column).name, "': ", wrong);
   }
-  return "the row is malformed";
+  const auto length_of = [&](int f) { return CountValues(f, block, row); };
+  const StepLists::Mismatch mismatch = plan_.step_lists_.FindMismatch(length_of);
+  if (mismatch.first < 0) return "the row is malformed";
+  const auto name_of = [&](int f) {
+    return absl::StrCat("column '", Column(plan_.features_[f].column).name, "'");
+  };
+  return StepLists::Describe(mismatch, name_of(mismatch.first), length_of(mismatch.first),
+                             name_of(mismatch.second), length_of(mismatch.second));
 }
 
 // The columns that a parser reads

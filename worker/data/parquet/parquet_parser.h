@@ -104,8 +104,9 @@ class ParquetParser {
   // Reads groups and carried columns.
   void ReadTexts(const std::vector<Row>& rows, Batch* batch) const;
   void ReadNumbers(const std::vector<Row>& rows, std::vector<uint8_t>* is_bad, Batch* batch) const;
+  // lengths: [rows] gets how many values each row's list has; null: they are not wanted
   void ReadKeys(const std::vector<Row>& rows, size_t feature, std::vector<uint8_t>* is_bad,
-                FeatureLookups* lookups) const;
+                FeatureLookups* lookups, std::vector<size_t>* lengths) const;
   // Does what ReadKeys does, for a feature with weights.
   void ReadWeightedKeys(const std::vector<Row>& rows, size_t feature, std::vector<uint8_t>* is_bad,
                         FeatureLookups* lookups) const;
@@ -120,6 +121,7 @@ class ParquetParser {
                                KeyBuffer* keys);
   static bool AddCell(const KeyReader& reader, const Cursor& cursor, const DictionaryKeys* known,
                       int64_t i, bool divides, std::string* scratch, KeyBuffer* keys);
+  size_t CountValues(int feature, const ParquetBlock& block, int64_t row) const;
   std::string DescribeList(int column, const ParquetCells& cells, int64_t row) const;
   std::string DescribeWeights(const TextParser::Keys& feature, const ParquetBlock& block,
                               int64_t row) const;

@@ -131,7 +131,7 @@ bool TakeQuoted(absl::string_view* rest, char separator, absl::string_view* colu
   }
 }
 
-std::string Columns(size_t count) {
+std::string CountOfColumns(size_t count) {
   return absl::StrCat(count, count == 1 ? " column" : " columns");
 }
 
@@ -206,13 +206,14 @@ absl::StatusOr<int> TextParser::Find(absl::string_view column, absl::string_view
 
 absl::Status TextParser::AddFeatures(const Job& job) {
   const MissingNumbers missing(job.data());
+  step_lists_ = StepLists(job);
   std::map<absl::string_view, int> index;
   for (const Feature* feature : EmbeddedFeatures(job)) {
     Keys keys;
     if (!feature->has_cross()) {
       ASSIGN_OR_RETURN(keys.column,
                        Find(feature->column(0), absl::StrCat("feature '", feature->name(), "'")));
-      keys.reader.emplace(*feature, missing);
+      keys.reader.emplace(*feature, missing, step_lists_.Has(features_.size()));
     }
     const std::string& weights = feature->categorical().weights();
     keys.is_plain = !feature->has_cross() && weights.empty();
@@ -324,6 +325,9 @@ bool TextParser::ParseRow(const Columns& columns, RowValues values,
   for (const Number& number : numbers_) {
     if (!number.reader.Read(columns[number.column], values.dense++)) return false;
   }
+  if (!step_lists_.empty()) {
+    for (KeyBuffer& buffer : *features) buffer.BeginRow();
+  }
   bool has_others = false;  // Whether there are weights or crosses.
   for (size_t f = 0; f < features_.size(); ++f) {
     const Keys& keys = features_[f];
@@ -332,6 +336,8 @@ bool TextParser::ParseRow(const Columns& columns, RowValues values,
     if (!keys.reader->Read(columns[keys.column], &(*features)[f])) return false;
   }
   if (split_.has_value() && !split_->IsHeldOut(columns[split_->column()])) return false;
+  const auto length_of = [features](int f) { return (*features)[f].row_keys(); };
+  if (!step_lists_.empty() && step_lists_.FindMismatch(length_of).first >= 0) return false;
   return !has_others || ParseOthers(columns, features);
 }
 
@@ -459,7 +465,8 @@ bool TextParser::IsHeldOut(absl::string_view line, absl::Span<const std::string>
 
 std::string TextParser::DescribeCount(absl::string_view line, size_t columns) const {
   const size_t wanted = columns_.names.size() - columns_.num_keys;
-  std::string text = absl::StrCat(Columns(columns), ", not ", wanted, " (", columns_.source, ")");
+  std::string text =
+      absl::StrCat(CountOfColumns(columns), ", not ", wanted, " (", columns_.source, ")");
   if (columns > 1) return text;
   for (const char other : {',', '\t', ';', '|'}) {
     const auto others = static_cast<size_t>(std::count(line.begin(), line.end(), other));
@@ -533,7 +540,17 @@ std::string TextParser::DescribeColumns(absl::Span<const absl::string_view> colu
     if (wrong.empty()) continue;
     return absl::StrCat("column ", c + 1, " ('", columns_.names[c], "'): ", wrong);
   }
-  return "the line is malformed";
+  const auto length_of = [&](int f) {
+    return features_[f].reader->CountValues(columns[features_[f].column]);
+  };
+  const StepLists::Mismatch mismatch = step_lists_.FindMismatch(length_of);
+  if (mismatch.first < 0) return "the line is malformed";
+  const auto name_of = [&](int f) {
+    const int column = features_[f].column;
+    return absl::StrCat("column ", column + 1, " ('", columns_.names[column], "')");
+  };
+  return StepLists::Describe(mismatch, name_of(mismatch.first), length_of(mismatch.first),
+                             name_of(mismatch.second), length_of(mismatch.second));
 }
 
 ValueSplit::ValueSplit(int column, absl::string_view test_from)

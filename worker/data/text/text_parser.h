@@ -17,6 +17,7 @@
 #include "worker/data/batch.h"
 #include "worker/data/column_values.h"
 #include "worker/data/list_weights.h"
+#include "worker/data/step_lists.h"
 #include "worker/data/text/line_stream.h"
 
 namespace thermocline {
@@ -161,6 +162,7 @@ class TextParser {
   int weight_ = -1;  // The column of weights; -1: none.
   std::vector<Number> numbers_;
   std::vector<Keys> features_;
+  StepLists step_lists_;
   std::optional<ValueSplit> split_;
 };
 
