@@ -29,6 +29,7 @@
 #include "kernels/layer_operations.h"
 #include "kernels/matrix.h"
 #include "kernels/mlp.h"
+#include "kernels/step_operations.h"
 
 namespace thermocline {
 
@@ -96,6 +97,8 @@ class Device {
   virtual std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) = 0;
   // What layers compute beside matrix products. The device owns it.
   virtual LayerOperations& layers() = 0;
+  // What they compute on the steps of sequences. The device owns it.
+  virtual StepOperations& steps() = 0;
 
   // Pools the rows of every feature f for each sample b into z[b, (first_vector + f) * dim ...]:
   //   sum (or mean) of rows[row_indices[j]], j in [offsets[b], offsets[b + 1]), in order,

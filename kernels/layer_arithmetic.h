@@ -67,11 +67,18 @@ THERMOCLINE_HOST_DEVICE inline ScaledExp ScaledExpOf(float t) {
   return {FloatOfBits((FloatBits(rounded) + 127) << 23), p * (r * r) + r};
 }
 
-// sigmoid(x) = 1 / (1 + exp(-x)); beyond |x| = 87 as for 87.
+// Lesser exponents count as this one. exp(-87) is still a normal number.
+inline constexpr float kLeastExponent = -87;
+
+// exp(t) for t <= 0.
+THERMOCLINE_HOST_DEVICE inline float ExpOfNonPositive(float t) {
+  const ScaledExp exp = ScaledExpOf(-ClampedMagnitude(t, -kLeastExponent));
+  return exp.power * exp.rest + exp.power;
+}
+
+// sigmoid(x) = 1 / (1 + exp(-x))
 THERMOCLINE_HOST_DEVICE inline float Sigmoid(float x) {
-  constexpr float kMost = 87;  // exp(-87) is still a normal number.
-  const ScaledExp exp = ScaledExpOf(-ClampedMagnitude(x, kMost));
-  const float e = exp.power * exp.rest + exp.power;
+  const float e = ExpOfNonPositive(-fabsf(x));
   return (x < 0 ? e : 1.0f) / (1.0f + e);
 }
 
@@ -135,6 +142,18 @@ THERMOCLINE_HOST_DEVICE inline float LengthOf(float sum_of_squares, float epsilo
 // divisor is epsilon, a constant.
 THERMOCLINE_HOST_DEVICE inline float NormalizeDot(float dot, float divisor, float epsilon) {
   return divisor > epsilon ? dot : 0.0f;
+}
+
+// The gradient of one x of a softmax. dot: of all y and their gradients
+THERMOCLINE_HOST_DEVICE inline float SoftmaxGradient(float y, float y_gradient, float dot) {
+  return y * (y_gradient - dot);
+}
+// b where a < b, else a.
+THERMOCLINE_HOST_DEVICE inline float GreaterOf(float a, float b) { return a < b ? b : a; }
+
+// What scores of attention are multiplied with. columns: of a head
+THERMOCLINE_HOST_DEVICE inline float AttentionScale(int32_t columns) {
+  return 1.0f / std::sqrt(static_cast<float>(columns));
 }
 
 // The hashes that decide which units dropout keeps. One of 32 bits serves two columns of a group of

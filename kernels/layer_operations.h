@@ -46,6 +46,8 @@ class LayerOperations {
 
   virtual void Copy(Matrix from, Matrix to) = 0;
   virtual void Add(Matrix a, Matrix b, Matrix sum) = 0;
+  // difference = a - b. a.data null: 0 - b
+  virtual void Subtract(Matrix a, Matrix b, Matrix difference) = 0;
   // output = scale * a * b + c, rounded after each of the three operations, scale * a first.
   // c.data null: nothing is added.
   virtual void MultiplyAdd(float scale, Matrix a, Matrix b, Matrix c, Matrix output) = 0;
@@ -84,6 +86,12 @@ class LayerOperations {
   virtual void Dropout(const DropoutMask& mask, DeviceSpan<const SamplePlace> place,  // [1]
                        Matrix x, Matrix y) = 0;
 
+  // Softmax over the columns of each row: exp(x - the row's greatest x) times 1 / sum. An exponent
+  // below -87 counts as -87.
+  virtual void SoftmaxForward(Matrix x, Matrix y) = 0;
+  // x_gradient = y (y_gradient - dot(y, y_gradient)) in each row.
+  virtual void SoftmaxBackward(Matrix y, Matrix y_gradient, Matrix x_gradient) = 0;
+
   // Divides each vector of `width` columns by the greater of its Euclidean length and epsilon: it
   // multiplies with 1 / divisor, rounded. lengths: [batch, vectors], the divisors.
   virtual void NormalizeForward(Matrix x, int32_t width, float epsilon, Matrix y,
@@ -96,6 +104,15 @@ class LayerOperations {
   virtual void SumVectors(Matrix x, float scale, Matrix sum) = 0;
   // x[b, v * width + c] = scale * vector[b, c], where width is vector.cols.
   virtual void RepeatVector(Matrix vector, float scale, Matrix x) = 0;
+
+  // A weighted sum of vectors: y[b, c] = sum over v of shares[b, v] * x[b, v * width + c], where
+  // width is y.cols.
+  virtual void MixForward(Matrix shares,  // [batch, vectors]
+                          Matrix x,       // [batch, vectors * width]
+                          Matrix y) = 0;  // [batch, width]
+  // A gradient whose data is null is not computed.
+  virtual void MixBackward(Matrix shares, Matrix x, Matrix y_gradient, Matrix shares_gradient,
+                           Matrix x_gradient) = 0;
 
   // The second-order term of a factorization machine over the vectors of `width` columns:
   // output[b] = 1/2 sum over c of (sums[b, c]^2 - sum over v of x[b, v, c]^2).

@@ -17,6 +17,7 @@
 #include "kernels/cpu/cpu_layers.h"
 #include "kernels/cpu/cpu_mlp.h"
 #include "kernels/cpu/cpu_operations.h"
+#include "kernels/cpu/cpu_steps.h"
 #include "kernels/cpu/gemm.h"
 
 namespace thermocline {
@@ -50,7 +51,8 @@ class CpuDevice : public Device {
       : pool_(options.num_threads),
         gemm_(options.isa != CpuIsaLimit::kAvx2 && HasAvx512() ? GemmAvx512 : GemmAvx2),
         bf16_gemm_(Bf16GemmFor(options.isa)),
-        layers_(&pool_) {
+        layers_(&pool_),
+        steps_(&pool_) {
     CHECK(CpuSupports(options.isa));
   }
 
@@ -90,6 +92,7 @@ class CpuDevice : public Device {
     return std::make_unique<CpuMlp>(config, gemm_, &pool_);
   }
   LayerOperations& layers() override { return layers_; }
+  StepOperations& steps() override { return steps_; }
 
   void PoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
                    Matrix z) override {
@@ -185,6 +188,7 @@ class CpuDevice : public Device {
   const GemmFunction gemm_;
   const Bf16GemmFunction bf16_gemm_;
   CpuLayerOperations layers_;
+  CpuStepOperations steps_;
   std::vector<float> block_squares_;  // [blocks] Of the last DenseUpdate with clip_global_norm.
 };
 

@@ -2,82 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
-#include <type_traits>
 #include <vector>
 
 #include "common/base/check.h"
 #include "kernels/bce_arithmetic.h"
 #include "kernels/cpu/lane_sum.h"
+#include "kernels/cpu/row_loops.h"
 #include "kernels/layer_arithmetic.h"
-
-// An output may be one of the inputs, element by element: no iteration reads what another wrote.
-#ifdef __clang__
-#define INDEPENDENT_ITERATIONS _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
-#endif
 
 namespace thermocline {
 namespace {
-
-constexpr int64_t kCellFloats = 16384;  // Floats of one cell of the grid.
-
-// Calls body(begin, end) for cells of rows.
-template <typename Body>
-void ForCells(ThreadPool* pool, int64_t rows, int64_t columns, Body body) {
-  const int64_t cell_rows = std::max<int64_t>(kCellFloats / std::max<int64_t>(columns, 1), 1);
-  pool->ParallelFor((rows + cell_rows - 1) / cell_rows, [&](int64_t cell, int) {
-    body(cell * cell_rows, std::min((cell + 1) * cell_rows, rows));
-  });
-}
-
-template <typename Body>
-void ForRows(ThreadPool* pool, Matrix shape, Body body) {
-  ForCells(pool, shape.rows, shape.cols, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) body(r);
-  });
-}
-
-// Calls body(row, n) so that each element is one of the n that begin with a row: row by row, or
-// many rows at once where all matrices are without gaps. REQUIRES: they have one shape.
-template <typename Body>
-void ForElements(ThreadPool* pool, std::initializer_list<Matrix> matrices, Body body) {
-  const Matrix shape = *matrices.begin();
-  bool has_gaps = false;
-  for (const Matrix& matrix : matrices) {
-    CHECK(HaveSameShape(matrix, shape));
-    has_gaps = has_gaps || matrix.ld != matrix.cols;
-  }
-  ForCells(pool, shape.rows, shape.cols, [&](int64_t begin, int64_t end) {
-    if (!has_gaps) return body(begin, (end - begin) * shape.cols);
-    for (int64_t r = begin; r < end; ++r) body(r, shape.cols);
-  });
-}
-
-// The sum of term(i) for i in [0, n), in 16 lanes.
-template <typename Term>
-float SumOfLanes(int64_t n, Term term) {
-  float lanes[kLanes];
-  for (float& lane : lanes) lane = -0.0f;
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
-  }
-  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += term(i);
-  return TreeSum(lanes);
-}
-
-// Calls body(first, n) for blocks of kLanes of `columns`; n is a constant of the compiler's in all
-// but the last.
-template <typename Body>
-void ForBlocks(int32_t columns, Body body) {
-  int32_t first = 0;
-  for (; first + kLanes <= columns; first += kLanes) {
-    body(first, std::integral_constant<int32_t, kLanes>());
-  }
-  if (first < columns) body(first, columns - first);
-}
 
 // Sets keep[c] to what DropoutKeeps returns for column first + c, for c in [0, columns) and up to
 // the next multiple of kDropoutGroup. REQUIRES: columns <= kMaskColumns
@@ -121,33 +55,17 @@ void Map2(ThreadPool* pool, Matrix x, Matrix y, Matrix z, Function function) {
 
 }  // namespace
 
-void CpuLayerOperations::SumOverSamples(int32_t samples, int64_t floats,
-                                        absl::FunctionRef<void(int64_t, float*)> body,
-                                        float* totals) {
-  const int64_t chunks = (int64_t{samples} + kSampleChunk - 1) / kSampleChunk;
-  if (static_cast<int64_t>(chunk_sums_.size()) < chunks * floats) {
-    chunk_sums_.resize(chunks * floats);
-  }
-  pool_->ParallelFor(chunks, [&](int64_t chunk, int) {
-    float* const sums = chunk_sums_.data() + chunk * floats;
-    std::fill_n(sums, floats, 0.0f);
-    const int64_t end = std::min<int64_t>((chunk + 1) * kSampleChunk, samples);
-    for (int64_t b = chunk * kSampleChunk; b < end; ++b) body(b, sums);
-  });
-  std::fill_n(totals, floats, 0.0f);
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const float* const sums = chunk_sums_.data() + chunk * floats;
-    INDEPENDENT_ITERATIONS
-    for (int64_t i = 0; i < floats; ++i) totals[i] += sums[i];
-  }
-}
-
 void CpuLayerOperations::Copy(Matrix from, Matrix to) {
   Map(pool_, from, to, [](float x) { return x; });
 }
 
 void CpuLayerOperations::Add(Matrix a, Matrix b, Matrix sum) {
   Map2(pool_, a, b, sum, [](float x, float y) { return x + y; });
+}
+
+void CpuLayerOperations::Subtract(Matrix a, Matrix b, Matrix difference) {
+  if (a.data == nullptr) return Map(pool_, b, difference, [](float x) { return 0.0f - x; });
+  Map2(pool_, a, b, difference, [](float x, float y) { return x - y; });
 }
 
 void CpuLayerOperations::MultiplyAdd(float scale, Matrix a, Matrix b, Matrix c, Matrix output) {
@@ -252,7 +170,7 @@ void CpuLayerOperations::ActivationBackward(ActivationKind kind, DeviceSpan<cons
       dx[c] = PreluGradient(v, slope[c], g);
     }
   };
-  SumOverSamples(x.rows, x.cols, sample, slope_gradients.data);
+  sums_.Sum(x.rows, x.cols, sample, slope_gradients.data);
 }
 
 void CpuLayerOperations::LayerNormForward(Matrix x, DeviceSpan<const float> gain,
@@ -311,7 +229,7 @@ void CpuLayerOperations::LayerNormBackward(Matrix x, Matrix moments, DeviceSpan<
   };
   // The sums of both, which may lie apart.
   totals_.resize(std::max<size_t>(totals_.size(), 2 * columns));
-  SumOverSamples(x.rows, 2 * int64_t{columns}, sample, totals_.data());
+  sums_.Sum(x.rows, 2 * int64_t{columns}, sample, totals_.data());
   std::copy_n(totals_.data(), columns, gain_gradient.data);
   std::copy_n(totals_.data() + columns, columns, bias_gradient.data);
 }
@@ -333,6 +251,18 @@ void CpuLayerOperations::Dropout(const DropoutMask& mask, DeviceSpan<const Sampl
       INDEPENDENT_ITERATIONS
       for (int32_t c = 0; c < n; ++c) to[c] = DropoutOf(from[c], mask.scale, keep[c]);
     }
+  });
+}
+
+void CpuLayerOperations::SoftmaxForward(Matrix x, Matrix y) {
+  CHECK(HaveSameShape(x, y));
+  ForRows(pool_, x, [&](int64_t r) { Softmax(x.row(r), x.cols, y.row(r)); });
+}
+
+void CpuLayerOperations::SoftmaxBackward(Matrix y, Matrix y_gradient, Matrix x_gradient) {
+  CHECK(HaveSameShape(y, y_gradient) && HaveSameShape(y, x_gradient));
+  ForRows(pool_, y, [&](int64_t r) {
+    SoftmaxGradients(y.row(r), y_gradient.row(r), y.cols, x_gradient.row(r));
   });
 }
 
@@ -398,6 +328,48 @@ void CpuLayerOperations::RepeatVector(Matrix vector, float scale, Matrix x) {
       float* const to = x.row(r) + v;
       INDEPENDENT_ITERATIONS
       for (int32_t c = 0; c < width; ++c) to[c] = scale * from[c];
+    }
+  });
+}
+
+void CpuLayerOperations::MixForward(Matrix shares, Matrix x, Matrix y) {
+  const int32_t width = y.cols;
+  CHECK(x.rows == y.rows && shares.rows == y.rows);
+  CHECK_EQ(int64_t{shares.cols} * width, x.cols);
+  ForRows(pool_, x, [&](int64_t r) {
+    const float* const share = shares.row(r);
+    ForBlocks(width, [&](int32_t first, auto n) {
+      float sums[kLanes] = {};
+      for (int32_t v = 0; v < shares.cols; ++v) {
+        const float* const from = x.row(r) + int64_t{v} * width + first;
+        for (int32_t c = 0; c < n; ++c) sums[c] += share[v] * from[c];
+      }
+      float* const to = y.row(r) + first;
+      for (int32_t c = 0; c < n; ++c) to[c] = sums[c];
+    });
+  });
+}
+
+void CpuLayerOperations::MixBackward(Matrix shares, Matrix x, Matrix y_gradient,
+                                     Matrix shares_gradient, Matrix x_gradient) {
+  const int32_t width = y_gradient.cols;
+  CHECK(x.rows == y_gradient.rows && shares.rows == y_gradient.rows);
+  CHECK_EQ(int64_t{shares.cols} * width, x.cols);
+  CHECK(shares_gradient.data == nullptr || HaveSameShape(shares, shares_gradient));
+  CHECK(x_gradient.data == nullptr || HaveSameShape(x, x_gradient));
+  ForRows(pool_, x, [&](int64_t r) {
+    const float* const dy = y_gradient.row(r);
+    for (int32_t v = 0; v < shares.cols; ++v) {
+      const int64_t first = int64_t{v} * width;
+      // An output may be its input: a share is read before its gradient is written.
+      const float share = shares.row(r)[v];
+      if (shares_gradient.data != nullptr) {
+        shares_gradient.row(r)[v] = LaneDot(x.row(r) + first, dy, width);
+      }
+      if (x_gradient.data == nullptr) continue;
+      float* const dx = x_gradient.row(r) + first;
+      INDEPENDENT_ITERATIONS
+      for (int32_t c = 0; c < width; ++c) dx[c] = share * dy[c];
     }
   });
 }
@@ -476,7 +448,7 @@ void CpuLayerOperations::EmbedBackward(Matrix x, DeviceSpan<const float> vectors
       x_gradient.row(b)[n] = LaneDot(vectors.data + int64_t{n} * dim, dy, dim);
     }
   };
-  SumOverSamples(x.rows, y_gradient.cols, sample, vector_gradients.data);
+  sums_.Sum(x.rows, y_gradient.cols, sample, vector_gradients.data);
 }
 
 }  // namespace thermocline

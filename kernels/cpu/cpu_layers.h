@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "common/base/thread_pool.h"
+#include "kernels/cpu/row_loops.h"
 #include "kernels/layer_operations.h"
 
 namespace thermocline {
@@ -14,10 +14,11 @@ namespace thermocline {
 class CpuLayerOperations : public LayerOperations {
  public:
   // `pool` outlives this.
-  explicit CpuLayerOperations(ThreadPool* pool) : pool_(pool) {}
+  explicit CpuLayerOperations(ThreadPool* pool) : pool_(pool), sums_(pool) {}
 
   void Copy(Matrix from, Matrix to) override;
   void Add(Matrix a, Matrix b, Matrix sum) override;
+  void Subtract(Matrix a, Matrix b, Matrix difference) override;
   void MultiplyAdd(float scale, Matrix a, Matrix b, Matrix c, Matrix output) override;
   void ScaleRows(Matrix scale, Matrix x, Matrix output) override;
   void RowDot(Matrix a, Matrix b, Matrix output) override;
@@ -35,11 +36,16 @@ class CpuLayerOperations : public LayerOperations {
                          DeviceSpan<float> bias_gradient) override;
   void Dropout(const DropoutMask& mask, DeviceSpan<const SamplePlace> place, Matrix x,
                Matrix y) override;
+  void SoftmaxForward(Matrix x, Matrix y) override;
+  void SoftmaxBackward(Matrix y, Matrix y_gradient, Matrix x_gradient) override;
   void NormalizeForward(Matrix x, int32_t width, float epsilon, Matrix y, Matrix lengths) override;
   void NormalizeBackward(Matrix y, int32_t width, float epsilon, Matrix lengths, Matrix y_gradient,
                          Matrix x_gradient) override;
   void SumVectors(Matrix x, float scale, Matrix sum) override;
   void RepeatVector(Matrix vector, float scale, Matrix x) override;
+  void MixForward(Matrix shares, Matrix x, Matrix y) override;
+  void MixBackward(Matrix shares, Matrix x, Matrix y_gradient, Matrix shares_gradient,
+                   Matrix x_gradient) override;
   void FmForward(Matrix x, int32_t width, Matrix sums, Matrix output) override;
   void FmBackward(Matrix x, int32_t width, Matrix sums, Matrix output_gradient,
                   Matrix x_gradient) override;
@@ -48,16 +54,9 @@ class CpuLayerOperations : public LayerOperations {
                      Matrix x_gradient, DeviceSpan<float> vector_gradients) override;
 
  private:
-  // Calls body(sample, sums) for every sample. The samples of a chunk come in order on one thread
-  // and share `sums` [floats], zeros at first, to which each adds its terms. `totals` gets the sums
-  // of the chunks, in order.
-  void SumOverSamples(int32_t samples, int64_t floats,
-                      absl::FunctionRef<void(int64_t sample, float* sums)> body, float* totals);
-
   ThreadPool* const pool_;
-  // Scratch; both only grow.
-  std::vector<float> chunk_sums_;  // [chunks, floats] of SumOverSamples
-  std::vector<float> totals_;      // [2 * columns] of LayerNormBackward
+  SampleSums sums_;
+  std::vector<float> totals_;  // [2 * columns] of LayerNormBackward; it only grows.
 };
 
 }  // namespace thermocline

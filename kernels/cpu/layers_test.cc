@@ -45,7 +45,15 @@ std::vector<std::vector<float>> Execute(const LayerCase& c, const Layout& layout
   for (size_t i = 0; i < inputs.size(); ++i) in.push_back(place(c.inputs[i], inputs[i].data()));
   for (const LayerOperand& operand : c.outputs) out.push_back(place(operand, nullptr));
   if (layout.same.first >= 0) out[layout.same.second] = in[layout.same.first];
-  c.call(device->layers(), {&kPlaceForTest, 1}, in, out);
+  if (c.offsets.empty()) {
+    c.call(device->layers(), {&kPlaceForTest, 1}, in, out);
+  } else {
+    const std::vector<int32_t> samples = c.SamplesOfSteps();
+    c.call_steps(device->steps(),
+                 {{c.offsets.data(), static_cast<int64_t>(c.offsets.size())},
+                  {samples.data(), static_cast<int64_t>(samples.size())}},
+                 in, out);
+  }
   std::vector<std::vector<float>> results;
   for (const Matrix& m : out) {
     results.emplace_back();
@@ -77,9 +85,46 @@ struct Shape {
   int32_t batch, vectors, width;
 };
 
-std::string Name(const LayerCase& c, const Shape& s) {
-  return c.name + ", batch " + std::to_string(s.batch) + ", " + std::to_string(s.vectors) +
-         " vectors of " + std::to_string(s.width);
+std::string Name(const LayerCase& c) {
+  std::string name = c.name + ", batch " + std::to_string(c.batch);
+  for (const LayerOperand& input : c.inputs) name += ", " + std::to_string(input.cols) + " columns";
+  return name;
+}
+
+std::vector<int32_t> RandomLengths(std::mt19937_64* rng, int32_t samples, int32_t most) {
+  std::vector<int32_t> lengths(samples);
+  for (int32_t& length : lengths) length = static_cast<int32_t>((*rng)() % (most + 1));
+  return lengths;
+}
+
+void ExpectAgreesWithDouble(const LayerCase& c, std::mt19937_64* rng) {
+  const std::vector<std::vector<float>> inputs = RandomInputs(c, rng);
+  LayerValues values;
+  for (const std::vector<float>& input : inputs) values.emplace_back(input.begin(), input.end());
+  const LayerValues expected = ExpectedOutputs(c, values);
+  const std::vector<std::vector<float>> got = Execute(c, {}, 2, inputs);
+  for (size_t o = 0; o < expected.size(); ++o) {
+    for (size_t i = 0; i < expected[o].size(); ++i) {
+      ASSERT_NEAR(got[o][i], expected[o][i], 3e-5 * (1 + std::fabs(expected[o][i])))
+          << Name(c) << ", output " << o << ", number " << i;
+    }
+  }
+}
+
+void ExpectSameBitsAnyhow(const LayerCase& c, std::mt19937_64* rng) {
+  const std::vector<std::vector<float>> inputs = RandomInputs(c, rng);
+  const std::vector<std::vector<float>> expected = Execute(c, {}, 1, inputs);
+  for (int threads : {2, 3, 5}) {
+    EXPECT_TRUE(SameBits(Execute(c, {}, threads, inputs), expected)) << Name(c);
+  }
+  EXPECT_TRUE(SameBits(Execute(c, {3, 0}, 2, inputs), expected)) << Name(c);
+  EXPECT_TRUE(SameBits(Execute(c, {5, 3}, 2, inputs), expected)) << Name(c);
+  for (const std::pair<int, int>& same : c.in_place) {
+    for (int64_t gap : {0, 5}) {
+      EXPECT_TRUE(SameBits(Execute(c, {gap, gap, same}, 2, inputs), expected))
+          << Name(c) << ", output " << same.second << " in input " << same.first;
+    }
+  }
 }
 
 TEST(CpuLayersTest, AgreeWithDoubleAndFiniteDifferences) {
@@ -87,18 +132,7 @@ TEST(CpuLayersTest, AgreeWithDoubleAndFiniteDifferences) {
   for (const Shape& s : {Shape{1, 1, 1}, Shape{3, 1, 16}, Shape{2, 3, 17}, Shape{5, 4, 3},
                          Shape{257, 2, 4}, Shape{2, 3, 40}, Shape{1, 1, 429}}) {
     for (const LayerCase& c : LayerCases(s.batch, s.vectors, s.width)) {
-      const std::vector<std::vector<float>> inputs = RandomInputs(c, &rng);
-      LayerValues values;
-      for (const std::vector<float>& input : inputs)
-        values.emplace_back(input.begin(), input.end());
-      const LayerValues expected = ExpectedOutputs(c, values);
-      const std::vector<std::vector<float>> got = Execute(c, {}, 2, inputs);
-      for (size_t o = 0; o < expected.size(); ++o) {
-        for (size_t i = 0; i < expected[o].size(); ++i) {
-          ASSERT_NEAR(got[o][i], expected[o][i], 3e-5 * (1 + std::fabs(expected[o][i])))
-              << Name(c, s) << ", output " << o << ", number " << i;
-        }
-      }
+      ExpectAgreesWithDouble(c, &rng);
     }
   }
 }
@@ -108,21 +142,33 @@ TEST(CpuLayersTest, SameBitsForAnyThreadsAndPlacesInMemory) {
   for (const Shape& s :
        {Shape{0, 2, 3}, Shape{257, 3, 16}, Shape{65, 1, 1}, Shape{70, 11, 39}, Shape{7, 2, 17}}) {
     for (const LayerCase& c : LayerCases(s.batch, s.vectors, s.width)) {
-      const std::vector<std::vector<float>> inputs = RandomInputs(c, &rng);
-      const std::vector<std::vector<float>> expected = Execute(c, {}, 1, inputs);
-      for (int threads : {2, 5}) {
-        EXPECT_TRUE(SameBits(Execute(c, {}, threads, inputs), expected)) << Name(c, s);
-      }
-      EXPECT_TRUE(SameBits(Execute(c, {3, 0}, 2, inputs), expected)) << Name(c, s);
-      EXPECT_TRUE(SameBits(Execute(c, {5, 3}, 2, inputs), expected)) << Name(c, s);
-      for (const std::pair<int, int>& same : c.in_place) {
-        for (int64_t gap : {0, 5}) {
-          EXPECT_TRUE(SameBits(Execute(c, {gap, gap, same}, 2, inputs), expected))
-              << Name(c, s) << ", output " << same.second << " in input " << same.first;
-        }
-      }
+      ExpectSameBitsAnyhow(c, &rng);
     }
   }
+}
+
+// Samples without steps, with one, with as many as lanes and more, and rows beyond the last step.
+TEST(CpuStepsTest, AgreeWithDoubleAndFiniteDifferences) {
+  std::mt19937_64 rng(TestSeed());
+  for (const std::pair<int32_t, int32_t>& heads : {std::pair(1, 1), {2, 8}, {3, 5}, {1, 17}}) {
+    for (const LayerCase& c : StepCases({0, 3, 0, 1, 17, 33, 0}, 5, heads.first, heads.second)) {
+      ExpectAgreesWithDouble(c, &rng);
+    }
+  }
+  for (const LayerCase& c : StepCases({4}, 0, 2, 16)) ExpectAgreesWithDouble(c, &rng);
+  for (const LayerCase& c : StepCases({1}, 0, 1, 3)) ExpectAgreesWithDouble(c, &rng);
+}
+
+TEST(CpuStepsTest, SameBitsForAnyThreadsAndPlacesInMemory) {
+  std::mt19937_64 rng(TestSeed());
+  for (const std::pair<int32_t, int32_t>& heads : {std::pair(1, 1), {4, 8}, {2, 21}, {1, 40}}) {
+    const std::vector<int32_t> lengths = RandomLengths(&rng, 150, 40);
+    for (const LayerCase& c : StepCases(lengths, 7, heads.first, heads.second)) {
+      ExpectSameBitsAnyhow(c, &rng);
+    }
+  }
+  for (const LayerCase& c : StepCases({}, 0, 2, 3)) ExpectSameBitsAnyhow(c, &rng);
+  for (const LayerCase& c : StepCases({0, 0}, 3, 2, 3)) ExpectSameBitsAnyhow(c, &rng);
 }
 
 // Inputs, outputs and gradients as torch.nn.functional and its autograd computed them
@@ -224,9 +270,11 @@ TEST_F(PyTorchTest, NormalizeAndFm) {
 }
 
 // A worker may have no samples in the last global batch: its gradients are zero, not stale.
-TEST(CpuLayersTest, AnEmptyBatchHasZeroGradients) {
+TEST(CpuLayersTest, ABatchWithoutRowsHasZeroGradients) {
   std::mt19937_64 rng(TestSeed());
-  for (const LayerCase& c : LayerCases(0, 3, 5)) {
+  std::vector<LayerCase> cases = LayerCases(0, 3, 5);
+  for (const LayerCase& c : StepCases({0, 0, 0}, 4, 2, 3)) cases.push_back(c);
+  for (const LayerCase& c : cases) {
     const std::vector<std::vector<float>> outputs = Execute(c, {}, 2, RandomInputs(c, &rng));
     for (const std::vector<float>& output : outputs) {
       for (float value : output) EXPECT_EQ(value, 0) << c.name;

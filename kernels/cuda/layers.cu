@@ -1,114 +1,13 @@
-// What layers compute beside matrix products (kernels/layer_operations.h). Elements have a thread
-// each; where columns of a sample are summed, kRowLanes threads share the sample, lane l with
-// columns l, l + 16, ...; where samples are summed, a thread has one column of one chunk. The
-// arithmetic is that of kernels/layer_arithmetic.h and kernels/bce_arithmetic.h.
-#include <algorithm>
-
+// What layers compute beside matrix products (kernels/layer_operations.h), in the forms of
+// row_kernels.h. The arithmetic is that of kernels/layer_arithmetic.h and kernels/bce_arithmetic.h.
 #include "kernels/bce_arithmetic.h"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/row_kernels.h"
 #include "kernels/layer_arithmetic.h"
 
 namespace thermocline {
 namespace THERMOCLINE_CUDA_NAMESPACE {
 namespace {
-
-constexpr unsigned kWholeWarp = 0xffffffff;
-constexpr int kSumThreads = 64;
-
-// threads: [rows, 2^row_threads_log2]. Calls element(row, column) for every element of a matrix.
-template <typename Element>
-__global__ void ElementsKernel(int64_t rows, int32_t columns, int row_threads_log2,
-                               Element element) {
-  const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const int64_t row = thread >> row_threads_log2;
-  if (row >= rows) return;
-  const int32_t row_threads = 1 << row_threads_log2;
-  for (int32_t c = threadIdx.x & (row_threads - 1); c < columns; c += row_threads) {
-    element(row, c);
-  }
-}
-
-template <typename Element>
-cudaError_t LaunchElements(Matrix shape, const Element& element, cudaStream_t stream) {
-  if (shape.rows == 0 || shape.cols == 0) return cudaSuccess;
-  int row_threads_log2 = 0;
-  while ((1 << row_threads_log2) < std::min(shape.cols, kBlockThreads)) ++row_threads_log2;
-  const auto kernel = ElementsKernel<Element>;
-  const int64_t blocks = CeilDiv(int64_t{shape.rows} << row_threads_log2, kBlockThreads);
-  LAUNCH(kernel, blocks, kBlockThreads, stream, shape.rows, shape.cols, row_threads_log2, element);
-  return cudaGetLastError();
-}
-
-// threads: [items, kRowLanes]. Calls item(i, lane, has_item) on all of them, since they sum
-// together.
-template <typename Item>
-__global__ void LanesKernel(int64_t items, Item item) {
-  const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  item(thread / kRowLanes, static_cast<int>(thread % kRowLanes), thread / kRowLanes < items);
-}
-
-template <typename Item>
-cudaError_t LaunchLanes(int64_t items, const Item& item, cudaStream_t stream) {
-  if (items == 0) return cudaSuccess;
-  const auto kernel = LanesKernel<Item>;
-  LAUNCH_WITH_BARRIERS(kernel, CeilDiv(items * kRowLanes, kBlockThreads), kBlockThreads, 0, stream,
-                       items, item);
-  return cudaGetLastError();
-}
-
-// The tree over the lanes, for all of them.
-__device__ float TreeOfLanes(float sum, int lane) {
-  for (int half = kRowLanes / 2; half > 0; half /= 2) {
-    const float other = __shfl_down_sync(kWholeWarp, sum, half, kRowLanes);
-    if (lane < half) sum += other;
-  }
-  return __shfl_sync(kWholeWarp, sum, 0, kRowLanes);
-}
-
-// The sum of term(i) for i in [0, n), for all lanes.
-template <typename Term>
-__device__ float SumOfLanes(int32_t n, int lane, const Term& term) {
-  float sum = -0.0f;
-  for (int32_t i = lane; i < n; i += kRowLanes) sum += term(i);
-  return TreeOfLanes(sum, lane);
-}
-
-// blocks: [chunks, column_blocks]; a thread sums one column of one chunk of samples.
-template <int kSums, typename Term>
-__global__ void ChunkSumsKernel(int64_t rows, int32_t columns, int32_t column_blocks, Term term,
-                                float* partials) {  // [kSums, chunks, columns]
-  const int64_t chunk = blockIdx.x / column_blocks;
-  const int32_t column = blockIdx.x % column_blocks * blockDim.x + threadIdx.x;
-  if (column >= columns) return;
-  const int64_t begin = chunk * kSampleChunk;
-  const int64_t end = begin + kSampleChunk < rows ? begin + kSampleChunk : rows;
-  float sums[kSums] = {};
-  UNROLL(8)
-  for (int64_t row = begin; row < end; ++row) term(row, column, sums);
-  const int64_t chunks = gridDim.x / column_blocks;
-  for (int s = 0; s < kSums; ++s) partials[(s * chunks + chunk) * columns + column] = sums[s];
-}
-
-// totals[s] gets the sums of all samples.
-template <int kSums, typename Term>
-cudaError_t LaunchSumsOverSamples(int32_t rows, int32_t columns, const Term& term,
-                                  float* const (&totals)[kSums], float* scratch,
-                                  cudaStream_t stream) {
-  const int64_t chunks = CeilDiv(rows, kSampleChunk);
-  const auto column_blocks = static_cast<int32_t>(CeilDiv(columns, kSumThreads));
-  if (chunks > 0 && columns > 0) {
-    const auto kernel = ChunkSumsKernel<kSums, Term>;
-    LAUNCH(kernel, chunks * column_blocks, kSumThreads, stream, rows, columns, column_blocks, term,
-           scratch);
-  }
-  ColumnSums items[kSums];
-  for (int s = 0; s < kSums; ++s) {
-    items[s] = {totals[s], scratch + s * chunks * columns, static_cast<int32_t>(chunks), columns};
-  }
-  const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess) return error;
-  return LaunchAddPartials(items, stream);
-}
 
 struct CopyElement {
   Matrix from, to;
@@ -119,6 +18,14 @@ struct AddElement {
   Matrix a, b, sum;
   __device__ void operator()(int64_t r, int32_t c) const {
     RowOf(sum, r)[c] = RowOf(a, r)[c] + RowOf(b, r)[c];
+  }
+};
+
+struct SubtractElement {
+  Matrix a, b, difference;
+  __device__ void operator()(int64_t r, int32_t c) const {
+    const float minuend = a.data == nullptr ? 0.0f : RowOf(a, r)[c];
+    RowOf(difference, r)[c] = minuend - RowOf(b, r)[c];
   }
 };
 
@@ -273,6 +180,23 @@ struct DropoutElement {
   }
 };
 
+struct SoftmaxItem {
+  Matrix x, y;
+  __device__ void operator()(int64_t r, int lane, bool has_item) const {
+    SoftmaxOfLanes(has_item ? x.cols : 0, lane, RowOf(x, has_item ? r : 0), 1,
+                   RowOf(y, has_item ? r : 0), 1);
+  }
+};
+
+struct SoftmaxGradientItem {
+  Matrix y, y_gradient, x_gradient;
+  __device__ void operator()(int64_t r, int lane, bool has_item) const {
+    const int64_t row = has_item ? r : 0;
+    SoftmaxGradientsOfLanes(has_item ? y.cols : 0, lane, RowOf(y, row), 1, RowOf(y_gradient, row),
+                            1, RowOf(x_gradient, row), 1);
+  }
+};
+
 // An item is a vector of a sample.
 struct NormalizeItem {
   Matrix x;
@@ -334,6 +258,40 @@ struct RepeatVectorElement {
   Matrix x;
   __device__ void operator()(int64_t r, int32_t c) const {
     RowOf(x, r)[c] = scale * RowOf(vector, r)[c % vector.cols];
+  }
+};
+
+struct MixElement {
+  Matrix shares, x, y;
+  __device__ void operator()(int64_t r, int32_t c) const {
+    const float* const share = RowOf(shares, r);
+    const float* const from = RowOf(x, r) + c;
+    float sum = 0;
+    UNROLL(4)
+    for (int32_t v = 0; v < shares.cols; ++v) sum += share[v] * from[int64_t{v} * y.cols];
+    RowOf(y, r)[c] = sum;
+  }
+};
+
+// An item is a vector of a sample.
+struct MixGradientItem {
+  Matrix shares, x, y_gradient, shares_gradient, x_gradient;
+  __device__ void operator()(int64_t i, int lane, bool has_item) const {
+    const int64_t r = has_item ? i / shares.cols : 0;
+    const int64_t v = has_item ? i % shares.cols : 0;
+    const int32_t width = y_gradient.cols;
+    const int32_t n = has_item ? width : 0;
+    const float* const from = RowOf(x, r) + v * width;
+    const float* const dy = RowOf(y_gradient, r);
+    // Before lane 0 writes the gradient, which may replace it.
+    const float share = OfLane(RowOf(shares, r)[v], 0);
+    if (shares_gradient.data != nullptr) {
+      const float dot = SumOfLanes(n, lane, [=](int32_t c) { return from[c] * dy[c]; });
+      if (has_item && lane == 0) RowOf(shares_gradient, r)[v] = dot;
+    }
+    if (x_gradient.data == nullptr) return;
+    float* const to = RowOf(x_gradient, r) + v * width;
+    for (int32_t c = lane; c < n; c += kRowLanes) to[c] = share * dy[c];
   }
 };
 
@@ -410,6 +368,10 @@ cudaError_t LaunchCopy(Matrix from, Matrix to, cudaStream_t stream) {
 
 cudaError_t LaunchAdd(Matrix a, Matrix b, Matrix sum, cudaStream_t stream) {
   return LaunchElements(sum, AddElement{a, b, sum}, stream);
+}
+
+cudaError_t LaunchSubtract(Matrix a, Matrix b, Matrix difference, cudaStream_t stream) {
+  return LaunchElements(difference, SubtractElement{a, b, difference}, stream);
 }
 
 cudaError_t LaunchMultiplyAdd(float scale, Matrix a, Matrix b, Matrix c, Matrix output,
@@ -502,6 +464,15 @@ cudaError_t LaunchDropout(const DropoutMask& mask, const SamplePlace* place, Mat
   return LaunchElements(y, DropoutElement{mask, place, x, y}, stream);
 }
 
+cudaError_t LaunchSoftmaxForward(Matrix x, Matrix y, cudaStream_t stream) {
+  return LaunchLanes(x.rows, SoftmaxItem{x, y}, stream);
+}
+
+cudaError_t LaunchSoftmaxBackward(Matrix y, Matrix y_gradient, Matrix x_gradient,
+                                  cudaStream_t stream) {
+  return LaunchLanes(y.rows, SoftmaxGradientItem{y, y_gradient, x_gradient}, stream);
+}
+
 cudaError_t LaunchNormalizeForward(Matrix x, int32_t width, float epsilon, Matrix y, Matrix lengths,
                                    cudaStream_t stream) {
   return LaunchLanes(int64_t{lengths.rows} * lengths.cols,
@@ -521,6 +492,16 @@ cudaError_t LaunchSumVectors(Matrix x, float scale, Matrix sum, cudaStream_t str
 
 cudaError_t LaunchRepeatVector(Matrix vector, float scale, Matrix x, cudaStream_t stream) {
   return LaunchElements(x, RepeatVectorElement{vector, scale, x}, stream);
+}
+
+cudaError_t LaunchMixForward(Matrix shares, Matrix x, Matrix y, cudaStream_t stream) {
+  return LaunchElements(y, MixElement{shares, x, y}, stream);
+}
+
+cudaError_t LaunchMixBackward(Matrix shares, Matrix x, Matrix y_gradient, Matrix shares_gradient,
+                              Matrix x_gradient, cudaStream_t stream) {
+  return LaunchLanes(int64_t{shares.rows} * shares.cols,
+                     MixGradientItem{shares, x, y_gradient, shares_gradient, x_gradient}, stream);
 }
 
 cudaError_t LaunchFmForward(Matrix x, int32_t width, Matrix sums, Matrix output,

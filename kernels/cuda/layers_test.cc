@@ -31,7 +31,12 @@ class LayersTest : public KernelsTest {
     if (same.first >= 0) out[same.second] = in[same.first];
     const DeviceSpan<const SamplePlace> place =
         uploads->PutSpan(std::vector<SamplePlace>{kPlaceForTest});
-    c.call(device->layers(), place, in, out);
+    if (c.offsets.empty()) {
+      c.call(device->layers(), place, in, out);
+    } else {
+      c.call_steps(device->steps(),
+                   {uploads->PutSpan(c.offsets), uploads->PutSpan(c.SamplesOfSteps())}, in, out);
+    }
     std::vector<float> results;
     for (size_t o = 0; o < out.size(); ++o) {
       const std::vector<float> values = uploads->Get(out[o].floats() - offset, size(c.outputs[o]));
@@ -40,8 +45,8 @@ class LayersTest : public KernelsTest {
     return results;
   }
 
-  void Test(int32_t batch, int32_t vectors, int32_t width, int64_t gap, int64_t offset) {
-    for (const LayerCase& c : LayerCases(batch, vectors, width)) {
+  void Test(const std::vector<LayerCase>& cases, int64_t gap, int64_t offset) {
+    for (const LayerCase& c : cases) {
       std::vector<std::vector<float>> inputs;
       for (const LayerOperand& operand : c.inputs) {
         const int64_t floats = offset + c.RowsOf(operand) * (operand.cols + gap);
@@ -50,9 +55,9 @@ class LayersTest : public KernelsTest {
       std::vector<std::pair<int, int>> in_place = c.in_place;
       in_place.emplace_back(-1, -1);
       for (const std::pair<int, int>& same : in_place) {
-        const std::string what = c.name + ", batch " + std::to_string(batch) + ", " +
-                                 std::to_string(vectors) + " vectors of " + std::to_string(width) +
-                                 ", output " + std::to_string(same.second) + " in place";
+        const std::string what = c.name + ", batch " + std::to_string(c.batch) + ", " +
+                                 std::to_string(c.inputs[0].cols) + " columns, output " +
+                                 std::to_string(same.second) + " in place";
         ExpectSameBits(what, [&](Device* device, Uploads* uploads) {
           return Execute(c, gap, offset, same, inputs, device, uploads);
         });
@@ -62,13 +67,25 @@ class LayersTest : public KernelsTest {
 };
 
 TEST_F(LayersTest, SameBitsAsTheCpu) {
-  Test(0, 2, 3, 0, 0);
-  Test(1, 1, 1, 0, 0);
-  Test(3, 2, 8, 0, 0);
-  Test(2, 3, 17, 3, 1);
-  Test(5, 11, 39, 3, 0);
-  Test(130, 3, 3, 1, 2);
-  Test(257, 1, 1, 0, 0);
+  Test(LayerCases(0, 2, 3), 0, 0);
+  Test(LayerCases(1, 1, 1), 0, 0);
+  Test(LayerCases(3, 2, 8), 0, 0);
+  Test(LayerCases(2, 3, 17), 3, 1);
+  Test(LayerCases(5, 11, 39), 3, 0);
+  Test(LayerCases(130, 3, 3), 1, 2);
+  Test(LayerCases(257, 1, 1), 0, 0);
+}
+
+TEST_F(LayersTest, StepsHaveTheSameBitsAsOnTheCpu) {
+  Test(StepCases({}, 0, 1, 3), 0, 0);
+  Test(StepCases({0, 0}, 3, 2, 2), 0, 0);
+  Test(StepCases({1}, 0, 1, 1), 0, 0);
+  Test(StepCases({0, 3, 0, 1, 17, 33, 2, 0}, 9, 2, 8), 3, 1);
+  Test(StepCases({40, 5}, 0, 3, 5), 0, 0);
+  Test(StepCases({7, 20, 1}, 2, 1, 70), 1, 0);  // More columns than lanes hold at once.
+  std::vector<int32_t> lengths(130);
+  for (int32_t& length : lengths) length = static_cast<int32_t>(rng_() % 6);
+  Test(StepCases(lengths, 5, 2, 2), 0, 2);
 }
 
 // Sums over samples use the device's scratch, which grows while a graph keeps what it was captured

@@ -1,6 +1,6 @@
-// The operations of kernels/device.h and kernels/layer_operations.h, which have their contracts, as
-// launches of kernels. Each returns what CUDA says of its launches. Operands are device memory;
-// spans of descriptors are read before the call returns.
+// The operations of kernels/device.h, kernels/layer_operations.h and kernels/step_operations.h,
+// which have their contracts, as launches of kernels. Each returns what CUDA says of its launches.
+// Operands are device memory; spans of descriptors are read before the call returns.
 #ifndef THERMOCLINE_KERNELS_CUDA_OPERATIONS_H_
 #define THERMOCLINE_KERNELS_CUDA_OPERATIONS_H_
 
@@ -11,6 +11,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/layer_operations.h"
 #include "kernels/matrix.h"
+#include "kernels/step_operations.h"
 
 namespace thermocline {
 namespace THERMOCLINE_CUDA_NAMESPACE {
@@ -77,6 +78,7 @@ cudaError_t LaunchAddPartials(absl::Span<const ColumnSums> items, cudaStream_t s
 int64_t SumOverSamplesScratchFloats(int64_t samples, int64_t floats);
 cudaError_t LaunchCopy(Matrix from, Matrix to, cudaStream_t stream);
 cudaError_t LaunchAdd(Matrix a, Matrix b, Matrix sum, cudaStream_t stream);
+cudaError_t LaunchSubtract(Matrix a, Matrix b, Matrix difference, cudaStream_t stream);
 cudaError_t LaunchMultiplyAdd(float scale, Matrix a, Matrix b, Matrix c, Matrix output,
                               cudaStream_t stream);
 cudaError_t LaunchScaleRows(Matrix scale, Matrix x, Matrix output, cudaStream_t stream);
@@ -98,12 +100,18 @@ cudaError_t LaunchLayerNormBackward(Matrix x, Matrix moments, const float* gain,
                                     float* scratch, cudaStream_t stream);
 cudaError_t LaunchDropout(const DropoutMask& mask, const SamplePlace* place, Matrix x, Matrix y,
                           cudaStream_t stream);
+cudaError_t LaunchSoftmaxForward(Matrix x, Matrix y, cudaStream_t stream);
+cudaError_t LaunchSoftmaxBackward(Matrix y, Matrix y_gradient, Matrix x_gradient,
+                                  cudaStream_t stream);
 cudaError_t LaunchNormalizeForward(Matrix x, int32_t width, float epsilon, Matrix y, Matrix lengths,
                                    cudaStream_t stream);
 cudaError_t LaunchNormalizeBackward(Matrix y, int32_t width, float epsilon, Matrix lengths,
                                     Matrix y_gradient, Matrix x_gradient, cudaStream_t stream);
 cudaError_t LaunchSumVectors(Matrix x, float scale, Matrix sum, cudaStream_t stream);
 cudaError_t LaunchRepeatVector(Matrix vector, float scale, Matrix x, cudaStream_t stream);
+cudaError_t LaunchMixForward(Matrix shares, Matrix x, Matrix y, cudaStream_t stream);
+cudaError_t LaunchMixBackward(Matrix shares, Matrix x, Matrix y_gradient, Matrix shares_gradient,
+                              Matrix x_gradient, cudaStream_t stream);
 cudaError_t LaunchFmForward(Matrix x, int32_t width, Matrix sums, Matrix output,
                             cudaStream_t stream);
 cudaError_t LaunchFmBackward(Matrix x, Matrix sums, Matrix output_gradient, Matrix x_gradient,
@@ -113,6 +121,30 @@ cudaError_t LaunchEmbedForward(Matrix x, const float* vectors, Matrix y, cudaStr
 cudaError_t LaunchEmbedBackward(Matrix x, const float* vectors, Matrix y_gradient,
                                 Matrix x_gradient, float* vector_gradients, float* scratch,
                                 cudaStream_t stream);
+
+// steps.cu
+cudaError_t LaunchRepeat(const StepRanges& ranges, Matrix x, Matrix y, cudaStream_t stream);
+cudaError_t LaunchStepPool(const StepRanges& ranges, StepPooling pooling, Matrix x, Matrix y,
+                           cudaStream_t stream);
+cudaError_t LaunchStepPoolBackward(const StepRanges& ranges, StepPooling pooling, Matrix y_gradient,
+                                   Matrix x_gradient, cudaStream_t stream);
+cudaError_t LaunchStepSoftmaxForward(const StepRanges& ranges, bool without_last, Matrix x,
+                                     Matrix y, cudaStream_t stream);
+cudaError_t LaunchStepSoftmaxBackward(const StepRanges& ranges, Matrix y, Matrix y_gradient,
+                                      Matrix x_gradient, cudaStream_t stream);
+cudaError_t LaunchClearLast(const StepRanges& ranges, Matrix x, Matrix y, cudaStream_t stream);
+cudaError_t LaunchAttentionForward(const StepRanges& ranges, int32_t heads, Matrix q, Matrix k,
+                                   Matrix v, Matrix y, Matrix statistics, cudaStream_t stream);
+cudaError_t LaunchAttentionBackward(const StepRanges& ranges, int32_t heads, Matrix q, Matrix k,
+                                    Matrix v, Matrix y, Matrix statistics, Matrix y_gradient,
+                                    Matrix q_gradient, Matrix k_gradient, Matrix v_gradient,
+                                    cudaStream_t stream);
+cudaError_t LaunchAddPositions(const StepRanges& ranges, DeviceSpan<const float> positions,
+                               Matrix x, Matrix y, cudaStream_t stream);
+// scratch: of gradients.size floats
+cudaError_t LaunchPositionGradients(const StepRanges& ranges, Matrix y_gradient,
+                                    DeviceSpan<float> gradients, float* scratch,
+                                    cudaStream_t stream);
 
 }  // namespace THERMOCLINE_CUDA_NAMESPACE
 }  // namespace thermocline

@@ -334,6 +334,8 @@ std::unique_ptr<Mlp> StreamDevice::CreateMlp(const MlpConfig& config) {
 
 LayerOperations& StreamDevice::layers() { return *layers_; }
 
+StepOperations& StreamDevice::steps() { return *steps_; }
+
 void StreamDevice::PoolForward(absl::Span<const PoolInput> features, int32_t dim,
                                int32_t first_vector, Matrix z) {
   for (const PoolInput& feature : features) {

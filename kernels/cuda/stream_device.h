@@ -45,6 +45,7 @@ class StreamDevice : public Device {
 
   std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) override;
   LayerOperations& layers() override;
+  StepOperations& steps() override;
   void PoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
                    Matrix z) override;
   void PoolBackward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
@@ -70,7 +71,9 @@ class StreamDevice : public Device {
   class Event;
   class Graph;
   class Layers;  // stream_layers.cc
+  class Steps;   // stream_steps.cc
   static std::unique_ptr<LayerOperations> MakeLayers(StreamDevice* device);
+  static std::unique_ptr<StepOperations> MakeSteps(StreamDevice* device);
 
   // Makes this GPU the calling thread's current one. Returns false after an error: the caller then
   // does nothing.
@@ -104,6 +107,7 @@ class StreamDevice : public Device {
   std::atomic<int64_t> failed_captures_{0};
   const std::unique_ptr<Gemm> gemm_;
   const std::unique_ptr<LayerOperations> layers_ = MakeLayers(this);
+  const std::unique_ptr<StepOperations> steps_ = MakeSteps(this);
 };
 
 }  // namespace THERMOCLINE_CUDA_NAMESPACE

@@ -20,6 +20,12 @@ class StreamDevice::Layers : public LayerOperations {
     if (Begin()) Check(LaunchAdd(a, b, sum, stream()), "Add");
   }
 
+  void Subtract(Matrix a, Matrix b, Matrix difference) override {
+    CHECK(a.data == nullptr || HaveSameShape(a, difference));
+    CHECK(HaveSameShape(b, difference));
+    if (Begin()) Check(LaunchSubtract(a, b, difference, stream()), "Subtract");
+  }
+
   void MultiplyAdd(float scale, Matrix a, Matrix b, Matrix c, Matrix output) override {
     CHECK(HaveSameShape(a, output) && HaveSameShape(b, output));
     CHECK(c.data == nullptr || HaveSameShape(c, output));
@@ -101,6 +107,18 @@ class StreamDevice::Layers : public LayerOperations {
     if (Begin()) Check(LaunchDropout(mask, place.data, x, y, stream()), "Dropout");
   }
 
+  void SoftmaxForward(Matrix x, Matrix y) override {
+    CHECK(HaveSameShape(x, y));
+    if (Begin()) Check(LaunchSoftmaxForward(x, y, stream()), "SoftmaxForward");
+  }
+
+  void SoftmaxBackward(Matrix y, Matrix y_gradient, Matrix x_gradient) override {
+    CHECK(HaveSameShape(y, y_gradient) && HaveSameShape(y, x_gradient));
+    if (Begin()) {
+      Check(LaunchSoftmaxBackward(y, y_gradient, x_gradient, stream()), "SoftmaxBackward");
+    }
+  }
+
   void NormalizeForward(Matrix x, int32_t width, float epsilon, Matrix y, Matrix lengths) override {
     CHECK(HaveSameShape(x, y) && HasShape(lengths, x.rows, x.cols / width));
     CHECK_EQ(x.cols % width, 0);
@@ -126,6 +144,23 @@ class StreamDevice::Layers : public LayerOperations {
   void RepeatVector(Matrix vector, float scale, Matrix x) override {
     CHECK(x.rows == vector.rows && x.cols % vector.cols == 0);
     if (Begin()) Check(LaunchRepeatVector(vector, scale, x, stream()), "RepeatVector");
+  }
+
+  void MixForward(Matrix shares, Matrix x, Matrix y) override {
+    CHECK(x.rows == y.rows && shares.rows == y.rows);
+    CHECK_EQ(int64_t{shares.cols} * y.cols, x.cols);
+    if (Begin()) Check(LaunchMixForward(shares, x, y, stream()), "MixForward");
+  }
+
+  void MixBackward(Matrix shares, Matrix x, Matrix y_gradient, Matrix shares_gradient,
+                   Matrix x_gradient) override {
+    CHECK(x.rows == y_gradient.rows && shares.rows == y_gradient.rows);
+    CHECK_EQ(int64_t{shares.cols} * y_gradient.cols, x.cols);
+    CHECK(shares_gradient.data == nullptr || HaveSameShape(shares, shares_gradient));
+    CHECK(x_gradient.data == nullptr || HaveSameShape(x, x_gradient));
+    if (!Begin()) return;
+    Check(LaunchMixBackward(shares, x, y_gradient, shares_gradient, x_gradient, stream()),
+          "MixBackward");
   }
 
   void FmForward(Matrix x, int32_t width, Matrix sums, Matrix output) override {

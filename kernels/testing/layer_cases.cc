@@ -16,7 +16,7 @@ std::vector<const double*> RowsAt(const LayerCase& c, const LayerValues& values,
   std::vector<const double*> rows;
   for (int i = 0; i < count; ++i) {
     const LayerOperand& operand = c.inputs[i];
-    rows.push_back(values[i].data() + (operand.is_parameter ? 0 : sample * operand.cols));
+    rows.push_back(values[i].data() + c.FirstRowOf(operand, sample) * operand.cols);
   }
   return rows;
 }
@@ -26,16 +26,16 @@ double Loss(const LayerCase& c, const LayerValues& inputs, int64_t sample) {
   LayerValues results(c.num_results);
   std::vector<double*> to;
   for (int r = 0; r < c.num_results; ++r) {
-    results[r].resize(c.outputs[r].cols);
+    results[r].resize(c.RowsOfSample(c.outputs[r], sample) * c.outputs[r].cols);
     to.push_back(results[r].data());
   }
   c.function(sample, RowsAt(c, inputs, c.num_function_inputs, sample), to);
   double loss = 0;
   for (int r = 0; r < c.num_results; ++r) {
     if (c.result_gradients[r] < 0) continue;
-    const double* const gradient =
-        inputs[c.result_gradients[r]].data() + sample * c.outputs[r].cols;
-    for (int32_t i = 0; i < c.outputs[r].cols; ++i) loss += results[r][i] * gradient[i];
+    const double* const gradient = inputs[c.result_gradients[r]].data() +
+                                   c.FirstRowOf(c.outputs[r], sample) * c.outputs[r].cols;
+    for (size_t i = 0; i < results[r].size(); ++i) loss += results[r][i] * gradient[i];
   }
   return loss;
 }
@@ -79,6 +79,16 @@ void AddElementwiseCases(int32_t batch, int32_t cols, std::vector<LayerCase>* ca
       "Add", 2,
       [](LayerOperations& l, Place, Matrices in, Matrices out) { l.Add(in[0], in[1], out[0]); },
       [](const double* x) { return x[0] + x[1]; });
+  add(
+      "Subtract", 2,
+      [](LayerOperations& l, Place, Matrices in, Matrices out) {
+        l.Subtract(in[0], in[1], out[0]);
+      },
+      [](const double* x) { return x[0] - x[1]; });
+  add(
+      "Subtract from 0", 1,
+      [](LayerOperations& l, Place, Matrices in, Matrices out) { l.Subtract({}, in[0], out[0]); },
+      [](const double* x) { return -x[0]; });
   add(
       "MultiplyAdd", 3,
       [](LayerOperations& l, Place, Matrices in, Matrices out) {
@@ -346,7 +356,81 @@ LayerCase SumVectorsCase(int32_t batch, int32_t vectors, int32_t width) {
   return c;
 }
 
+LayerCase SoftmaxCase(int32_t batch, int32_t cols) {
+  LayerCase c;
+  c.name = "Softmax";
+  c.batch = batch;
+  c.inputs = {{cols}, {cols}};   // x, gradient of y
+  c.outputs = {{cols}, {cols}};  // y, gradient of x
+  c.call = [](LayerOperations& l, DeviceSpan<const SamplePlace>, const std::vector<Matrix>& in,
+              const std::vector<Matrix>& out) {
+    l.SoftmaxForward(in[0], out[0]);
+    l.SoftmaxBackward(out[0], in[1], out[1]);
+  };
+  c.function = [cols](int64_t, const std::vector<const double*>& in,
+                      const std::vector<double*>& out) {
+    double sum = 0;
+    for (int32_t i = 0; i < cols; ++i) sum += std::exp(in[0][i]);
+    for (int32_t i = 0; i < cols; ++i) out[0][i] = std::exp(in[0][i]) / sum;
+  };
+  c.num_function_inputs = 1;
+  c.num_results = 1;
+  c.input_gradients = {1};
+  c.result_gradients = {1};
+  c.in_place = {{0, 0}, {1, 1}, {0, 1}};
+  return c;
+}
+
+// which: 0: both gradients, 1: of the shares alone, 2: of the vectors alone
+LayerCase MixCase(int32_t batch, int32_t vectors, int32_t width, int which) {
+  const int32_t cols = vectors * width;
+  LayerCase c;
+  c.name = "Mix, gradients " + std::to_string(which);
+  c.batch = batch;
+  c.inputs = {{vectors}, {cols}, {width}};   // shares, x, gradient of y
+  c.outputs = {{width}, {vectors}, {cols}};  // y, gradients of shares and x
+  if (which == 1) c.outputs.pop_back();
+  if (which == 2) c.outputs.erase(c.outputs.begin() + 1);
+  c.call = [which](LayerOperations& l, DeviceSpan<const SamplePlace>, const std::vector<Matrix>& in,
+                   const std::vector<Matrix>& out) {
+    l.MixForward(in[0], in[1], out[0]);
+    l.MixBackward(in[0], in[1], in[2], which == 2 ? Matrix() : out[1],
+                  which == 1 ? Matrix() : out.back());
+  };
+  c.function = [=](int64_t, const std::vector<const double*>& in, const std::vector<double*>& out) {
+    for (int32_t i = 0; i < width; ++i) {
+      out[0][i] = 0;
+      for (int32_t v = 0; v < vectors; ++v) out[0][i] += in[0][v] * in[1][v * width + i];
+    }
+  };
+  c.num_function_inputs = 2;
+  c.num_results = 1;
+  c.input_gradients = {which == 2 ? -1 : 1, which == 0 ? 2 : which == 1 ? -1 : 1};
+  c.result_gradients = {2};
+  for (int i = 0; i < 2; ++i) {
+    if (c.input_gradients[i] >= 0) c.in_place.emplace_back(i, c.input_gradients[i]);
+  }
+  return c;
+}
+
 }  // namespace
+
+int64_t LayerCase::FirstRowOf(const LayerOperand& operand, int64_t sample) const {
+  if (operand.is_by_step) return offsets[sample];
+  return operand.is_parameter ? 0 : sample;
+}
+
+int64_t LayerCase::RowsOfSample(const LayerOperand& operand, int64_t sample) const {
+  return operand.is_by_step ? offsets[sample + 1] - offsets[sample] : 1;
+}
+
+std::vector<int32_t> LayerCase::SamplesOfSteps() const {
+  std::vector<int32_t> samples(step_rows, 1 << 30);
+  for (int32_t b = 0; b < batch; ++b) {
+    std::fill(samples.begin() + offsets[b], samples.begin() + offsets[b + 1], b);
+  }
+  return samples;
+}
 
 LayerValues ExpectedOutputs(const LayerCase& c, LayerValues inputs) {
   LayerValues outputs;
@@ -354,14 +438,15 @@ LayerValues ExpectedOutputs(const LayerCase& c, LayerValues inputs) {
   for (int64_t b = 0; b < c.batch; ++b) {
     std::vector<double*> results;
     for (int r = 0; r < c.num_results; ++r) {
-      results.push_back(outputs[r].data() + b * c.outputs[r].cols);
+      results.push_back(outputs[r].data() + c.FirstRowOf(c.outputs[r], b) * c.outputs[r].cols);
     }
     c.function(b, RowsAt(c, inputs, c.num_function_inputs, b), results);
     for (int i = 0; i < c.num_function_inputs; ++i) {
       if (c.input_gradients.empty() || c.input_gradients[i] < 0) continue;
-      const bool is_parameter = c.inputs[i].is_parameter;
-      const int64_t first = is_parameter ? 0 : b * c.inputs[i].cols;
-      for (int32_t k = 0; k < c.inputs[i].cols; ++k) {
+      const int32_t cols = c.inputs[i].cols;
+      const int64_t first = c.FirstRowOf(c.inputs[i], b) * cols;
+      const int64_t floats = c.RowsOfSample(c.inputs[i], b) * cols;
+      for (int64_t k = 0; k < floats; ++k) {
         double& value = inputs[i][first + k];
         const double kept = value, step = 1e-6;
         value = kept + step;
@@ -390,6 +475,8 @@ std::vector<LayerCase> LayerCases(int32_t batch, int32_t vectors, int32_t width)
   cases.push_back(EmbedCase(batch, vectors, width, true));
   cases.push_back(EmbedCase(batch, vectors, width, false));
   cases.push_back(SumVectorsCase(batch, vectors, width));
+  cases.push_back(SoftmaxCase(batch, vectors * width));
+  for (int which : {0, 1, 2}) cases.push_back(MixCase(batch, vectors, width, which));
   return cases;
 }
 

@@ -1,5 +1,6 @@
-// Calls of LayerOperations with what they should compute in double, for the tests of the CPU and of
-// the CUDA device. Gradients are central differences of the forward function.
+// Calls of LayerOperations and StepOperations with what they should compute in double, for the
+// tests of the CPU and of the CUDA device. Gradients are central differences of the forward
+// function.
 #ifndef THERMOCLINE_KERNELS_TESTING_LAYER_CASES_H_
 #define THERMOCLINE_KERNELS_TESTING_LAYER_CASES_H_
 
@@ -10,17 +11,20 @@
 #include <vector>
 
 #include "kernels/layer_operations.h"
+#include "kernels/step_operations.h"
 
 namespace thermocline {
 
-// A parameter is a vector of the layer, [1, cols] without gaps; others are [batch, cols].
+// A parameter is a vector of the layer, [1, cols] without gaps; others have a row for each sample
+// or for each step.
 struct LayerOperand {
   int32_t cols = 0;
   bool is_parameter = false;
+  bool is_by_step = false;
 };
 
 struct LayerCase {
-  // Computes the outputs of one sample; parameters are the same for all samples.
+  // Computes the outputs of one sample, all its steps; parameters are the same for all samples.
   using Function = std::function<void(int64_t sample, const std::vector<const double*>& inputs,
                                       const std::vector<double*>& outputs)>;
 
@@ -31,6 +35,12 @@ struct LayerCase {
   std::function<void(LayerOperations& layers, DeviceSpan<const SamplePlace> place,
                      const std::vector<Matrix>& inputs, const std::vector<Matrix>& outputs)>
       call;
+  // It is called in place of `call` where `offsets` are not empty.
+  std::function<void(StepOperations& steps, const StepRanges& ranges,
+                     const std::vector<Matrix>& inputs, const std::vector<Matrix>& outputs)>
+      call_steps;
+  std::vector<int32_t> offsets;  // [batch + 1] of the samples' steps
+  int64_t step_rows = 0;         // Rows of matrices of steps: so many or more.
   Function function;
   int num_function_inputs = 0, num_results = 0;
   // The output that is the gradient of each of the function's inputs, -1: none; the input that is
@@ -39,7 +49,15 @@ struct LayerCase {
   // An input and an output that may be the same memory.
   std::vector<std::pair<int, int>> in_place;
 
-  int64_t RowsOf(const LayerOperand& operand) const { return operand.is_parameter ? 1 : batch; }
+  int64_t RowsOf(const LayerOperand& operand) const {
+    if (operand.is_by_step) return step_rows;
+    return operand.is_parameter ? 1 : batch;
+  }
+  // The row of an operand where those of a sample begin, and how many they are.
+  int64_t FirstRowOf(const LayerOperand& operand, int64_t sample) const;
+  int64_t RowsOfSample(const LayerOperand& operand, int64_t sample) const;
+  // StepRanges::samples, [step_rows]: beyond the last step they are no samples.
+  std::vector<int32_t> SamplesOfSteps() const;
 };
 
 // The place of the batch in tests of dropout.
@@ -51,8 +69,13 @@ using LayerValues = std::vector<std::vector<double>>;  // operands, row-major wi
 // What the outputs of a case should be.
 LayerValues ExpectedOutputs(const LayerCase& c, LayerValues inputs);
 
-// Every operation, on samples of so many vectors.
+// Every operation of layers, on samples of so many vectors.
 std::vector<LayerCase> LayerCases(int32_t batch, int32_t vectors, int32_t width);
+
+// Every operation of steps, for samples of so many steps and so many rows beyond the last. The
+// width is heads * head_width.
+std::vector<LayerCase> StepCases(const std::vector<int32_t>& lengths, int64_t rows_beyond,
+                                 int32_t heads, int32_t head_width);
 
 }  // namespace thermocline
 

@@ -63,6 +63,7 @@ class SabotagedDevice : public Device {
     return real_->CreateMlp(config);
   }
   LayerOperations& layers() override { return real_->layers(); }
+  StepOperations& steps() override { return real_->steps(); }
   void PoolForward(absl::Span<const PoolInput> features, int32_t dim, int32_t first_vector,
                    Matrix z) override {
     real_->PoolForward(features, dim, first_vector, z);
