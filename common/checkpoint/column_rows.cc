@@ -78,6 +78,8 @@ class ColumnRows final : public RowsFileReader {
   }
   absl::StatusOr<bool> Next(SavedRow* row) override;
   void Seek(const RowKey& key) override;
+  absl::flat_hash_map<TableId, uint64_t> CountRows(uint32_t begin_partition,
+                                                   uint32_t end_partition) const override;
   absl::Status CheckBytes() const override;
   const std::string& path() const override { return file_->path; }
 
@@ -176,6 +178,17 @@ void ColumnRows::Seek(const RowKey& key) {
   block_ = at;
   sought_ = key;
   last_key_.reset();
+}
+
+absl::flat_hash_map<TableId, uint64_t> ColumnRows::CountRows(uint32_t begin_partition,
+                                                             uint32_t end_partition) const {
+  absl::flat_hash_map<TableId, uint64_t> rows;
+  for (const PlacedRowsBlock& block : file_->blocks) {
+    const uint32_t partition = block.first.partition;
+    if (partition < begin_partition || partition >= end_partition) continue;
+    rows[block.table] += block.rows - block.candidates;
+  }
+  return rows;
 }
 
 // Goes to the first row of the block that is not before *sought_.

@@ -13,11 +13,6 @@
 namespace thermocline {
 namespace {
 
-// The disk begins to write so many bytes as soon as they are there, so that neither the sync at the
-// end nor one of the push log meanwhile waits for much. Syncs in between would make steps wait:
-// each ends a transaction of the file system's journal, for which the log's appends wait.
-constexpr uint64_t kWritebackBytes = 8 << 20;
-
 template <typename T>
 absl::string_view BytesOf(const std::vector<T>& column) {
   return {reinterpret_cast<const char*>(column.data()), column.size() * sizeof(T)};
@@ -41,7 +36,7 @@ absl::StatusOr<std::unique_ptr<RowsFileWriter>> RowsFileWriter::Create(Disk* dis
   if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
   std::unique_ptr<RowsFileWriter> writer(
       new RowsFileWriter(disk, std::move(path), std::move(full_path)));
-  ASSIGN_OR_RETURN(writer->file_, disk->Create(writer->full_path_));
+  ASSIGN_OR_RETURN(writer->file_, disk->CreateStream(writer->full_path_));
   const auto header = EncodeRowsHeader();
   RETURN_IF_ERROR(
       writer->Append({{header.data(), header.size()}}, Crc32c(header.data(), header.size())));
@@ -112,7 +107,6 @@ absl::Status RowsFileWriter::Append(absl::Span<const absl::string_view> pieces, 
   const uint64_t before = bytes_;
   for (const absl::string_view piece : pieces) bytes_ += piece.size();
   footer_.crc32c = CombineCrc32c(footer_.crc32c, crc32c, bytes_ - before);
-  if (bytes_ / kWritebackBytes > before / kWritebackBytes) file_->StartWriteback(bytes_);
   return absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -71,7 +72,7 @@ class RowsFileWriter {
   Disk* const disk_;
   const std::string path_;  // CheckpointFile's.
   const std::string full_path_;
-  std::unique_ptr<AppendFile> file_;
+  std::unique_ptr<StreamFile> file_;
   bool finished_ = false;
   RowKey last_key_;
   uint64_t bytes_ = 0;  // Written so far.
@@ -108,6 +109,11 @@ class RowsFileReader {
   virtual absl::StatusOr<bool> Next(SavedRow* row) = 0;
   // Moves, forwards or back, so that Next reads the first row whose key is not less than `key`.
   virtual void Seek(const RowKey& key) = 0;
+
+  // How many rows with values each table has in partitions [begin_partition, end_partition), to
+  // within a block at either end, by the file's index. Empty where the format has no such numbers.
+  virtual absl::flat_hash_map<TableId, uint64_t> CountRows(uint32_t begin_partition,
+                                                           uint32_t end_partition) const = 0;
 
   // Checks every byte of the file against the manifest. Reads only bytes that Next has not read;
   // they are few once it has returned all rows of a kScan. Also kDataLoss where a byte differs.

@@ -25,6 +25,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 
 constexpr char kPath[] = "step-000000009/generation-1-server-0.rows";
 constexpr char kSstPath[] = "step-000000009/generation-1-server-0.sst";
@@ -287,55 +289,23 @@ TEST_F(RowsFileTest, WhatFinishReturnedSurvivesACrash) {
   }
 }
 
-// A disk whose files keep nothing but how many bytes are not on their way to the medium.
-class WritebackDisk : public SimulatedDisk {
- public:
-  uint64_t waiting = 0, most_waiting = 0, unsynced = 0;
-
-  absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) override {
-    auto file = SimulatedDisk::Create(path);
-    if (!file.ok()) return file;
-    return std::make_unique<File>(this);
+// Tables with a first-order weight or not, some of them of candidates alone.
+TEST_F(RowsFileTest, ItsIndexCountsTheRowsOfEachTable) {
+  TestRows rows;
+  for (Key key = 0; key < 20000; ++key) {
+    rows[RowKeyOf(TableId(1), key)] = {1, 1, {1.0f, 2.0f}};
+    if (key < 3000) rows[RowKeyOf(TableId(2), key)] = {1, 1, {}};
+    if (key < 10000) rows[RowKeyOf(TableId(7), key)] = {1, 1, std::vector<float>(key % 2, 1.0f)};
   }
-
- private:
-  class File : public AppendFile {
-   public:
-    explicit File(WritebackDisk* disk) : disk_(disk) {}
-    absl::Status Append(absl::Span<const absl::string_view> pieces) override {
-      for (const absl::string_view piece : pieces) bytes_ += piece.size();
-      disk_->waiting = disk_->unsynced = bytes_ - written_back_;
-      disk_->most_waiting = std::max(disk_->most_waiting, disk_->waiting);
-      return absl::OkStatus();
-    }
-    absl::Status Sync() override {
-      disk_->unsynced = 0;
-      return absl::OkStatus();
-    }
-    absl::Status Truncate(uint64_t) override { return absl::OkStatus(); }
-    void StartWriteback(uint64_t end) override {
-      EXPECT_LE(end, bytes_);
-      written_back_ = end;
-    }
-
-   private:
-    WritebackDisk* const disk_;
-    uint64_t bytes_ = 0, written_back_ = 0;
-  };
-};
-
-TEST_F(RowsFileTest, TheDiskWritesWhileRowsAreAdded) {
-  WritebackDisk disk;
-  ASSERT_TRUE(CreateDirectories(&disk, "/d").ok());
-  const auto writer = *RowsFileWriter::Create(&disk, "/d", kPath);
-  const std::vector<float> row(1 << 18);  // 1 MiB
-  for (uint32_t table = 0; table < 40; ++table) {
-    ASSERT_TRUE(writer->Add(TableId(table), 1, 1, 1, row).ok());
-  }
-  ASSERT_TRUE(writer->Finish().ok());
-  EXPECT_LT(disk.most_waiting, 10u << 20);
-  EXPECT_GT(disk.waiting, 0u);
-  EXPECT_EQ(disk.unsynced, 0u);
+  const auto file = Write(&disk_, "/d", rows);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto reader = RowsFileReader::Open(&disk_, "/d", **file);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_THAT(
+      (*reader)->CountRows(0, kNumPartitions),
+      UnorderedElementsAre(Pair(TableId(1), 20000), Pair(TableId(2), 0), Pair(TableId(7), 5000)));
+  const auto half = (*reader)->CountRows(kNumPartitions / 2, kNumPartitions);
+  EXPECT_NEAR(half.at(TableId(1)), 10000, 3000);  // A block has some 2,700 rows.
 }
 
 TEST_F(RowsFileTest, TheOrderIsTheWritersDuty) {

@@ -19,18 +19,25 @@
 
 namespace thermocline {
 
-// A file that grows at its end. One thread appends; another may call Sync meanwhile. Destruction
-// closes the file without a sync.
-class AppendFile {
+// A file that is written once, from its beginning to its end. Not thread-safe. Destruction closes
+// the file without a sync.
+class StreamFile {
  public:
-  virtual ~AppendFile() = default;
+  virtual ~StreamFile() = default;
 
-  // Writes the pieces, one after the other.
+  // Writes the pieces, one after the other. A file of CreateStream may return the error of earlier
+  // bytes, and that of these later.
   // Errors: kResourceExhausted (the disk is full; names the file system, its free space and the
   // size of the write), kUnavailable (any other).
   virtual absl::Status Append(absl::Span<const absl::string_view> pieces) = 0;
-  // Puts everything appended before the call on the medium. Errors: kUnavailable
+  // Puts everything appended before the call on the medium. Errors: kUnavailable; of a file of
+  // CreateStream also those of Append.
   virtual absl::Status Sync() = 0;
+};
+
+// A file that grows at its end. One thread appends; another may call Sync meanwhile.
+class AppendFile : public StreamFile {
+ public:
   // Shortens the file, for example to remove the bytes of a failed Append. Errors: kUnavailable
   virtual absl::Status Truncate(uint64_t bytes) = 0;
   // A hint to begin writing the bytes up to `end` to the medium, so that the next Sync is short.
@@ -64,6 +71,11 @@ class Disk {
   // Makes a file. It survives a crash of the host only after SyncDirectory of its folder.
   // Errors: kAlreadyExists, kResourceExhausted, kUnavailable
   virtual absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) = 0;
+  // The same for a large file that is not read soon: its bytes leave on a thread of their own while
+  // others are appended, and past the page cache where the file system can do that.
+  virtual absl::StatusOr<std::unique_ptr<StreamFile>> CreateStream(const std::string& path) {
+    return Create(path);
+  }
   // Opens an existing file to append to it. Errors: kNotFound, kUnavailable
   virtual absl::StatusOr<std::unique_ptr<AppendFile>> OpenToAppend(const std::string& path) = 0;
   // Errors: kNotFound, kUnavailable
@@ -96,6 +108,7 @@ class Disk {
 class PosixDisk : public Disk {
  public:
   absl::StatusOr<std::unique_ptr<AppendFile>> Create(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<StreamFile>> CreateStream(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<AppendFile>> OpenToAppend(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<ReadFile>> Open(const std::string& path) override;
   absl::Status Truncate(const std::string& path, uint64_t bytes) override;

@@ -4,6 +4,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -94,6 +96,35 @@ TEST_P(DiskTest, ManyPiecesInOneAppend) {
   EXPECT_EQ(ReadAll(disk_.get(), Path("a")), all);
 }
 
+// Pieces of any size, far beyond what is on its way to the medium at a time.
+TEST_P(DiskTest, StreamsKeepTheOrderOfTheirBytes) {
+  std::string all(21 << 20, ' ');
+  std::mt19937_64 random(1);
+  for (size_t at = 0; at < all.size(); at += 8) {
+    const uint64_t bytes = random();
+    std::memcpy(&all[at], &bytes, sizeof(bytes));
+  }
+  auto file = disk_->CreateStream(Path("a"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto append = [&](size_t begin, size_t end) {
+    while (begin < end) {
+      const size_t first = std::min<size_t>(end - begin, random() % 300000);
+      const size_t second = std::min<size_t>(end - begin - first, random() % 5000000);
+      const absl::string_view text = absl::string_view(all).substr(begin, first + second);
+      ASSERT_TRUE((*file)->Append({text.substr(0, first), "", text.substr(first)}).ok());
+      begin += first + second;
+    }
+  };
+  append(0, all.size() - 12345);
+  ASSERT_TRUE((*file)->Sync().ok());
+  EXPECT_TRUE(ReadAll(disk_.get(), Path("a")) == all.substr(0, all.size() - 12345));
+  append(all.size() - 12345, all.size());
+  ASSERT_TRUE((*file)->Sync().ok());
+  ASSERT_TRUE((*file)->Sync().ok());
+  EXPECT_TRUE(ReadAll(disk_.get(), Path("a")) == all);
+  EXPECT_EQ(disk_->CreateStream(Path("a")).status().code(), absl::StatusCode::kAlreadyExists);
+}
+
 TEST_P(DiskTest, NamesComeAndGo) {
   EXPECT_THAT(*disk_->List(folder_), IsEmpty());
   Write("b", "1");
@@ -171,6 +202,43 @@ TEST(PosixDiskTest, AFullDiskIsNamedWithWhatIsFreeAndWhatIsMissing) {
                                     "and 500 bytes were to be written"));
   ASSERT_TRUE(file->Truncate(0).ok());
   EXPECT_TRUE(file->Append({std::string(1500, 'a')}).ok());
+}
+
+// A limit on the size of files stands for a full disk again. The error may come late, but comes.
+TEST(PosixDiskTest, AStreamSaysThatTheDiskIsFullByItsSync) {
+  std::string folder = testing::TempDir() + "full-XXXXXX";
+  ASSERT_NE(mkdtemp(&folder[0]), nullptr);
+  PosixDisk disk;
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  for (const int appends : {1, 30}) {
+    auto file = *disk.CreateStream(absl::StrCat(folder, "/", appends));
+    const rlimit low = {500000, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
+    absl::Status full;
+    for (int i = 0; i < appends; ++i) full.Update(file->Append({std::string(1000000, 'a')}));
+    EXPECT_EQ(full.ok(), appends == 1) << full;
+    const absl::Status synced = file->Sync();
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_EQ(synced.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(synced.message()),
+                testing::MatchesRegex(".*/full-.*: File too large; [a-z0-9.]+ at /.* has [0-9]+ "
+                                      "bytes free, and [0-9]+ bytes were to be written"));
+    EXPECT_EQ(file->Sync(), synced);  // The bytes are not there, and never will be.
+  }
+}
+
+// Its buffers are bounded: what was appended long ago is in the file before it is synced.
+TEST(PosixDiskTest, AStreamWritesWhileBytesAreAppended) {
+  std::string folder = testing::TempDir() + "stream-XXXXXX";
+  ASSERT_NE(mkdtemp(&folder[0]), nullptr);
+  PosixDisk disk;
+  auto file = *disk.CreateStream(folder + "/a");
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(file->Append({std::string(1 << 20, 'a')}).ok());
+  EXPECT_GE(std::filesystem::file_size(folder + "/a"), 8u << 20);
+  file.reset();  // Without a sync, as where a checkpoint is called off.
+  EXPECT_LE(std::filesystem::file_size(folder + "/a"), 20u << 20);
 }
 
 TEST(SimulatedDiskTest, AHostsCrashKeepsWhatWasSyncedAndAnythingOfTheRest) {

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
@@ -16,6 +19,7 @@
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/checkpoint/merged_rows.h"
+#include "common/checkpoint/rows_file.h"
 #include "common/math/table_spec.h"
 
 namespace thermocline {
@@ -168,6 +172,39 @@ std::vector<RangeOfShard> RangesOf(const CheckpointManifest& base,
   return ranges;
 }
 
+// Makes room for the rows that the tables will have, as far as the files say how many they are: an
+// index that grows while rows are loaded is copied several times. Of a shard's files, those of one
+// cut have different rows, and a later cut's replace rows of earlier ones, so the cut with the most
+// rows counts.
+absl::Status ReserveRows(Disk* disk, const ServerConfig& config, const CheckpointManifest& base,
+                         ClusterMap::PartitionRange wanted, TableSet* tables) {
+  const ClusterMap shards(base.num_servers());
+  absl::flat_hash_map<TableId, uint64_t> rows;
+  for (int shard = 0; shard < base.shards_size(); ++shard) {
+    const auto partitions = shards.PartitionRangeOf(ServerIndex(static_cast<uint32_t>(shard)));
+    if (partitions.end <= wanted.begin || wanted.end <= partitions.begin) continue;
+    std::map<std::pair<TableId, std::string>, uint64_t> of_cut;  // By table and the cut's folder.
+    for (const CheckpointFile& file : base.shards(shard).files()) {
+      ASSIGN_OR_RETURN(const std::unique_ptr<RowsFileReader> reader,
+                       RowsFileReader::Open(disk, config.checkpoint_directory, file));
+      for (const auto& [table, count] : reader->CountRows(wanted.begin, wanted.end)) {
+        of_cut[{table, FolderOf(file.path())}] += count;
+      }
+    }
+    absl::flat_hash_map<TableId, uint64_t> of_shard;
+    for (const auto& [cut, count] : of_cut) {
+      uint64_t& most = of_shard[cut.first];
+      most = std::max(most, count);
+    }
+    for (const auto& [table, count] : of_shard) rows[table] += count;
+  }
+  for (const auto& [table, count] : rows) {
+    const size_t position = tables->Find(table);
+    if (position < tables->size()) tables->at(position).table.ReserveRows(count);
+  }
+  return absl::OkStatus();
+}
+
 // Whether the ranges had all rows of the shards that are loaded whole: none lies where it is not
 // looked for.
 absl::Status CheckWholeShards(const std::string& directory, const CheckpointManifest& base,
@@ -267,8 +304,9 @@ CutHistory HistoryOf(const CheckpointManifest& base, const ServerConfig& config)
 absl::Status LoadBaseRows(Disk* disk, const ServerConfig& config, const CheckpointManifest& base,
                           int num_threads, TableSet* tables,
                           absl::FunctionRef<absl::Status(uint64_t rows)> progress) {
-  const std::vector<RangeOfShard> ranges = RangesOf(
-      base, ClusterMap(config.num_servers).PartitionRangeOf(config.server_index), num_threads);
+  const auto wanted = ClusterMap(config.num_servers).PartitionRangeOf(config.server_index);
+  RETURN_IF_ERROR(ReserveRows(disk, config, base, wanted, tables));
+  const std::vector<RangeOfShard> ranges = RangesOf(base, wanted, num_threads);
   std::vector<uint64_t> rows_read(ranges.size());
   std::vector<absl::Status> loaded(ranges.size());
   std::atomic<bool> failed{false};

@@ -417,6 +417,14 @@ absl::Status EmbeddingTable::AssignRows(absl::Span<const Key> keys,
       });
 }
 
+void EmbeddingTable::ReserveRows(uint64_t rows) {
+  if (store_ != nullptr) return;
+  for (uint32_t s = 0; s < kNumStripes; ++s) {
+    absl::MutexLock lock(&stripes_[s].mutex);
+    stripes_[s].index.Reserve(rows / kNumStripes);
+  }
+}
+
 absl::Status EmbeddingTable::LoadRows(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
                                       absl::Span<const uint32_t> changed,
                                       absl::Span<const float> rows) {

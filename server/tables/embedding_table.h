@@ -83,11 +83,12 @@ class EmbeddingTable {
   absl::Status CountLookups(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
                             Step step);
 
-  // Overwrites (or creates) rows with exact bytes: weights, then optimizer state. rows: [n,
-  // row_floats]
+  // Overwrites (or creates) rows with exact bytes: weights, optimizer state. rows: [n, row_floats]
   absl::Status AssignRows(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,
                           absl::Span<const float> rows, Step step);
 
+  // Makes room in the index for `rows` rows, about. Does nothing in a table with a store.
+  void ReserveRows(uint64_t rows);
   // Overwrites (or creates) rows with what a checkpoint holds. Thread-safe.
   //   counts: [n], exact; changed: [n] steps of the last change, plus 1; rows: [n, row_floats]
   absl::Status LoadRows(absl::Span<const Key> keys, absl::Span<const uint32_t> counts,

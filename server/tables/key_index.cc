@@ -25,7 +25,7 @@ void KeyIndex::InsertInto(Bucket* buckets, uint32_t num_buckets, Key key, uint32
 
 void KeyIndex::Insert(Key key, uint32_t place, uint32_t row) {
   CHECK_NE(row, 0u);
-  if (size_ == max_size_) Grow();
+  if (size_ == max_size_) Reserve(size_ + 1);
   InsertInto(buckets_.load(std::memory_order_relaxed), num_buckets_.load(std::memory_order_relaxed),
              key, place, row);
   ++size_;
@@ -55,9 +55,16 @@ void KeyIndex::Erase(Key key, uint32_t place) {
   CHECK(false);  // There is no such key.
 }
 
-void KeyIndex::Grow() {
-  const uint32_t num_buckets =
-      NextIndexBuckets(num_buckets_.load(std::memory_order_relaxed), growth_phase_);
+void KeyIndex::Reserve(size_t keys) {
+  if (keys <= max_size_) return;
+  uint32_t num_buckets = num_buckets_.load(std::memory_order_relaxed);
+  do {
+    num_buckets = NextIndexBuckets(num_buckets, growth_phase_);
+  } while (MaxIndexKeys(num_buckets) < keys);
+  GrowTo(num_buckets);
+}
+
+void KeyIndex::GrowTo(uint32_t num_buckets) {
   PageMemory memory(num_buckets * sizeof(Bucket), PageMemory::HugePages::kAtOnce);
   Bucket* buckets = reinterpret_cast<Bucket*>(memory.data());
   // Both old and new buckets are in the order of the keys' places: two streams through memory.

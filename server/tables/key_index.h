@@ -69,6 +69,9 @@ class KeyIndex {
     }
   }
 
+  // Grows at once as far as so many keys would make it grow, one after the other.
+  void Reserve(size_t keys);
+
   // REQUIRES: Find(key, place) == 0, row != 0
   void Insert(Key key, uint32_t place, uint32_t row);
 
@@ -129,7 +132,7 @@ class KeyIndex {
 
   static void InsertInto(Bucket* buckets, uint32_t num_buckets, Key key, uint32_t place,
                          uint32_t row);
-  void Grow();
+  void GrowTo(uint32_t num_buckets);
 
   uint64_t salt_ = 0;
   double growth_phase_ = 0;

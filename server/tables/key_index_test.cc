@@ -82,5 +82,27 @@ TEST(KeyIndexTest, KeysOfOnePlaceFillOneBucketAfterTheOther) {
   ExpectSame(index, model);
 }
 
+// So an index that was loaded is as large as one that has grown, and no key is lost on the way.
+TEST(KeyIndexTest, ReservingGrowsItAsFarAsSoManyKeysWould) {
+  for (const size_t num_keys : {1, 4, 5, 100, 3000, 50000}) {
+    KeyIndex grown, reserved;
+    for (KeyIndex* index : {&grown, &reserved}) index->Init(kSalt, 0.5);
+    std::unordered_map<Key, uint32_t> model;
+    for (Key key = 0; key < num_keys; ++key) {
+      if (key == num_keys / 3) reserved.Reserve(num_keys);
+      const uint32_t buckets = reserved.num_buckets();
+      for (KeyIndex* index : {&grown, &reserved}) index->Insert(key, PlaceOf(key), 1);
+      model[key] = 1;
+      if (key >= num_keys / 3) {
+        EXPECT_EQ(reserved.num_buckets(), buckets);
+      }
+    }
+    EXPECT_EQ(reserved.num_buckets(), grown.num_buckets()) << num_keys;
+    ExpectSame(reserved, model);
+    reserved.Reserve(num_keys);
+    EXPECT_EQ(reserved.num_buckets(), grown.num_buckets()) << num_keys;
+  }
+}
+
 }  // namespace
 }  // namespace thermocline
