@@ -78,9 +78,14 @@ std::vector<std::string> LabelColumns(const Job& job) {
   return {"label"};
 }
 
-std::string LabelColumn(const Job& resolved) {
-  const bool is_named = resolved.task_size() > 0 && !resolved.task(0).label().empty();
-  return is_named ? resolved.task(0).label() : LabelColumns(resolved)[0];
+std::vector<std::string> LearnedLabels(const Job& resolved) {
+  const std::string first = LabelColumns(resolved)[0];
+  std::vector<std::string> labels;
+  for (const Task& task : resolved.task()) {
+    labels.push_back(task.label().empty() ? first : task.label());
+  }
+  if (labels.empty()) labels.push_back(first);
+  return labels;
 }
 
 std::vector<std::string> NpyParts(const Job& resolved) {

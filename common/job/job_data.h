@@ -20,8 +20,8 @@ Data DescribeData(const Data& resolved);
 // The columns that the model may learn: data.label.column; "label" where the format has its own.
 std::vector<std::string> LabelColumns(const Job& job);
 
-// The column of them that it learns: its task's, or the first.
-std::string LabelColumn(const Job& resolved);
+// The columns of them that it learns: its tasks', in their order, or the first.
+std::vector<std::string> LearnedLabels(const Job& resolved);
 
 inline bool IsNpy(const Data& data) {
   return data.has_train() ? data.train().has_npy() : data.format() == Data::DLRM_NPY;

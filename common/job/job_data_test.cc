@@ -130,13 +130,14 @@ TEST(ResolveData, ATaskLearnsOneOfTheLabelsColumns) {
   const Job two =
       Parse(R"(data { train { path: "p" parquet {} } label { column: ["click", "buy"] } }
 feature { column: "n1" numeric {} } feature { column: "u" })");
-  EXPECT_EQ(LabelColumn(two), "click");
-  EXPECT_EQ(LabelColumn(Learning("buy", two)), "buy");
-  EXPECT_EQ(LabelColumn(Learning("", two)), "click") << "refused where it is loaded";
+  EXPECT_EQ(LearnedLabels(two), std::vector<std::string>{"click"});
+  EXPECT_EQ(LearnedLabels(Learning("buy", two)), std::vector<std::string>{"buy"});
+  EXPECT_EQ(LearnedLabels(Learning("", two)), std::vector<std::string>{"click"})
+      << "refused where it is loaded";
   const Job criteo = Parse("data { format: CRITEO_TSV path: 'p' }");
   const Job npy = Parse("data { train { path: 'd' npy {} } }");
   for (const Job& own : {criteo, npy}) {
-    EXPECT_EQ(LabelColumn(own), "label");
+    EXPECT_EQ(LearnedLabels(own), std::vector<std::string>{"label"});
     EXPECT_EQ(Learning("", own).task(0).label(), "label");
   }
 }
@@ -157,12 +158,12 @@ TEST(ResolveData, TheTaskOfLayersLearnsTheLabelThatItNames) {
   const std::string deep = "layer { name: 'deep' input: ['numeric', 'u'] mlp { units: 8 } }\n";
   const auto buys = WithLayers(deep + "task { label: 'buy' input: 'deep' }");
   ASSERT_TRUE(buys.ok()) << buys.status();
-  EXPECT_EQ(LabelColumn(*buys), "buy");
+  EXPECT_EQ(LearnedLabels(*buys), std::vector<std::string>{"buy"});
   EXPECT_EQ(ResolveTables(*buys).dense.back().layout.name, "buy.bias");
   ExpectStable(*buys);
   const auto preset = WithLayers("wide_deep { deep: 8 }");
   ASSERT_TRUE(preset.ok()) << preset.status();
-  EXPECT_EQ(LabelColumn(*preset), "click");
+  EXPECT_EQ(LearnedLabels(*preset), std::vector<std::string>{"click"});
   ExpectStable(*preset);
 
   const auto error = [&](const std::string& layers) {
@@ -180,9 +181,14 @@ TEST(ResolveData, TheTaskOfLayersLearnsTheLabelThatItNames) {
                   "task { label: 'buy' input: 'deep' }"),
             "j:6: layer[0].input[2] is 'deep', which is the layer itself; a layer reads layers "
             "before it alone");
+  const auto both = WithLayers(
+      deep + "task { label: 'buy' input: 'deep' } task { label: 'click' input: 'deep' }");
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(LearnedLabels(*both), (std::vector<std::string>{"buy", "click"}));
+  ExpectStable(*both);
   EXPECT_EQ(
-      error(deep + "task { label: 'buy' input: 'deep' }\ntask { label: 'click' input: 'deep' }"),
-      "j:7: task is there more than once; a model has one task");
+      error(deep + "task { label: 'buy' input: 'deep' }\ntask { label: 'buy' input: 'deep' }"),
+      "j:8: task[1].label is 'buy' a second time");
 }
 
 TEST(ResolveData, EveryFeatureOfCriteoUnlessSomeAreListed) {

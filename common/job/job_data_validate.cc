@@ -150,9 +150,6 @@ class DataValidator {
   absl::Status CheckTasks() const {
     const std::vector<std::string> labels = LabelColumns(job_);
     const std::string there_are = absl::StrJoin(labels, ", ");
-    if (job_.task_size() > 1) {
-      return source_.Error("task", "is there more than once; a model has one task");
-    }
     for (int i = 0; i < job_.task_size(); ++i) {
       const std::string path = absl::StrCat("task[", i, "].label");
       const std::string& label = job_.task(i).label();
@@ -173,7 +170,13 @@ class DataValidator {
       return source_.Error("data.train.path", "is several; npy is read from one folder");
     }
     if (data_.has_test()) return source_.Error("data.test", "is for text; npy reads test_*.npy");
-    if (data_.has_label()) return source_.Error("data.label", "is for text; npy has *_labels.npy");
+    if (!data_.label().positive().empty()) {
+      return source_.Error("data.label.positive", "is for text; the labels of npy are 0 or 1");
+    }
+    for (const std::string& column : data_.label().column()) {
+      if (column.empty()) return source_.Error("data.label.column", "is empty");
+    }
+    RETURN_IF_ERROR(CheckNoRepeats("data.label.column", LabelColumns(job_)));
     if (!data_.split().column().empty()) {
       return source_.Error("data.split.column", "is for text; npy columns have no names");
     }

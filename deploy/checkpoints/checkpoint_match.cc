@@ -519,10 +519,11 @@ absl::Status CheckData(const Job& job, const CheckpointManifest& manifest) {
   const bool described = job.data().has_train() || there.data().has_train();
   RETURN_IF_ERROR(
       CheckFields(WithoutPaths(job, described), WithoutPaths(there, described), {}, "data."));
-  if (LabelColumn(job) != LabelColumn(there)) {
-    return Differs(absl::StrCat("the model learns '", LabelColumn(job),
+  const std::vector<std::string> labels = LearnedLabels(job), before_labels = LearnedLabels(there);
+  if (labels != before_labels) {
+    return Differs(absl::StrCat("the model learns '", absl::StrJoin(labels, "', '"),
                                 "' (task.label), and the checkpoint's learned '",
-                                LabelColumn(there), "'"));
+                                absl::StrJoin(before_labels, "', '"), "'"));
   }
   RETURN_IF_ERROR(CheckFeatures(job, EmbeddedFeatures(job), EmbeddedFeatures(there), "", {}));
   return CheckFeatures(job, NumericFeatures(job), NumericFeatures(there), " numeric", {});

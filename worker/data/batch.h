@@ -47,10 +47,14 @@ struct Batch {
   double progress = 0;         // Share of all the reading that is done with this batch, in (0, 1].
 
   int num_dense = 0;
-  int dense_stride = 0;                  // PaddedDenseColumns(num_dense)
-  UninitializedVector<float> dense;      // [size, dense_stride], columns from num_dense on are 0
-  UninitializedVector<float> labels;     // [size], 0 or 1
-  UninitializedVector<float> weights;    // [size], 0 or more; empty if the job has none
+  int dense_stride = 0;              // PaddedDenseColumns(num_dense)
+  UninitializedVector<float> dense;  // [size, dense_stride], columns from num_dense on are 0
+  // The labels that the model learns, of which each sample has num_tasks. One that is missing is 0,
+  // and its weight 0 (where the reader needs no labels: not a number).
+  int num_tasks = 1;
+  UninitializedVector<float> labels;  // [size, num_tasks], 0 or 1
+  // [size, num_tasks], 0 or more; empty if the job has no weights and labels are never missing
+  UninitializedVector<float> weights;
   std::vector<uint64_t> groups;          // [size], equal where data.group is; {}: it is not set
   std::vector<FeatureLookups> features;  // In the order of JobTables::features.
   int64_t first_row = 0;                 // The slice's first row in the split, from 0.

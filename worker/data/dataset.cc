@@ -332,6 +332,15 @@ class NpyDataset : public DatasetBase {
   NpyDataset(const Job& job, const Data& data, const DatasetOptions& options)
       : DatasetBase(job, options), folder_(data.train().path(0)) {
     shape_.num_dense = static_cast<int>(job.data().num_dense());
+    const std::vector<std::string> learned = LearnedLabels(job);
+    shape_.num_tasks = static_cast<int>(learned.size());
+    shape_.labels.clear();
+    for (const std::string& label : LabelColumns(job)) {
+      const auto task = std::find(learned.begin(), learned.end(), label);
+      shape_.labels.push_back(task == learned.end() ? -1
+                                                    : static_cast<int>(task - learned.begin()));
+    }
+    shape_.labels_may_be_missing = data.label().may_be_missing();
     for (const Feature& feature : job.feature()) shape_.features.push_back(FeatureOf(feature));
     shape_.step_lists = StepLists(job);
   }

@@ -21,7 +21,9 @@ struct ChunkHeader {
   uint32_t num_features = 0;
   uint32_t has_weights = 0;
   uint32_t has_groups = 0;
-  uint32_t zero = 0;
+  uint32_t more_tasks = 0;  // Labels of a row beyond the first.
+
+  uint64_t tasks() const { return uint64_t{more_tasks} + 1; }
 };
 static_assert(sizeof(ChunkHeader) == 48);
 
@@ -81,8 +83,8 @@ class ChunkView {
       if (feature.about.has_offsets) feature.offsets = take(sizeof(int32_t), rows + 1);
       if (feature.about.has_weights) feature.weights = take(sizeof(float), feature.about.keys);
     }
-    labels = take(sizeof(float), rows);
-    if (header.has_weights) weights = take(sizeof(float), rows);
+    labels = take(sizeof(float) * header.tasks(), rows);
+    if (header.has_weights) weights = take(sizeof(float) * header.tasks(), rows);
     dense = take(sizeof(float) * header.num_dense, rows);
     return taker.is_good() && taker.left() < kAlignment;
   }
@@ -154,6 +156,7 @@ std::string EncodeChunk(const ChunkName& name, const Batch& batch) {
   header.num_features = static_cast<uint32_t>(batch.features.size());
   header.has_weights = batch.weights.empty() ? 0 : 1;
   header.has_groups = batch.groups.empty() ? 0 : 1;
+  header.more_tasks = static_cast<uint32_t>(batch.num_tasks - 1);
   std::string bytes;
   PutPackValues(&header, 1, &bytes);
   std::vector<ChunkFeature> about;
@@ -172,7 +175,7 @@ std::string EncodeChunk(const ChunkName& name, const Batch& batch) {
     if (about[f].has_offsets) PutPackValues(feature.offsets.data(), rows + 1, &bytes);
     PutPackValues(feature.weights.data(), feature.weights.size(), &bytes);
   }
-  PutPackValues(batch.labels.data(), rows, &bytes);
+  PutPackValues(batch.labels.data(), batch.labels.size(), &bytes);
   PutPackValues(batch.weights.data(), batch.weights.size(), &bytes);
   for (int row = 0; row < batch.size; ++row) {
     PutPackValues(batch.dense_row(row).data(), static_cast<size_t>(batch.num_dense), &bytes);
@@ -197,9 +200,13 @@ absl::Status DecodeChunk(absl::string_view bytes, const ChunkName& name, int64_t
   batch->carried.clear();
   batch->groups.clear();
   batch->weights.clear();
-  CopyTo(view.labels, begin, end, &batch->labels);
+  const auto tasks = static_cast<int64_t>(view.header.tasks());
+  batch->num_tasks = static_cast<int>(tasks);
+  CopyTo(view.labels, begin * tasks, end * tasks, &batch->labels);
   if (view.groups != nullptr) CopyTo(view.groups, begin, end, &batch->groups);
-  if (view.weights != nullptr) CopyTo(view.weights, begin, end, &batch->weights);
+  if (view.weights != nullptr) {
+    CopyTo(view.weights, begin * tasks, end * tasks, &batch->weights);
+  }
   CopyDense(view, begin, end, batch);
   batch->features.resize(view.features.size());
   for (size_t f = 0; f < view.features.size(); ++f) {
@@ -213,8 +220,15 @@ void AppendRow(const Batch& from, int row, Batch* to) {
   to->dense_stride = from.dense_stride;
   const auto dense = from.dense.begin() + static_cast<int64_t>(row) * from.dense_stride;
   to->dense.insert(to->dense.end(), dense, dense + from.dense_stride);
-  to->labels.push_back(from.labels[row]);
-  if (!from.weights.empty()) to->weights.push_back(from.weights[row]);
+  to->num_tasks = from.num_tasks;
+  const auto append_of_tasks = [&](const UninitializedVector<float>& values,
+                                   UninitializedVector<float>* added) {
+    if (values.empty()) return;
+    const auto first = values.begin() + int64_t{row} * from.num_tasks;
+    added->insert(added->end(), first, first + from.num_tasks);
+  };
+  append_of_tasks(from.labels, &to->labels);
+  append_of_tasks(from.weights, &to->weights);
   if (!from.groups.empty()) to->groups.push_back(from.groups[row]);
   to->features.resize(from.features.size());
   for (size_t f = 0; f < from.features.size(); ++f) {

@@ -154,6 +154,10 @@ std::string IdentifyJob(const Job& job) {
   }
   // It decides which rows are the sample.
   if (job.calibration().sample_share() < 1) AddLine("seed", absl::StrCat(job.seed()), &lines);
+  const std::vector<std::string> labels = LearnedLabels(job);
+  if (labels != std::vector<std::string>{LabelColumns(job)[0]}) {
+    AddLine("labels", absl::StrJoin(labels, ", "), &lines);
+  }
   AddLine("data.test", job.data().has_test() || !job.data().test_path().empty() ? "set" : "none",
           &lines);
   const std::vector<TableLayout> tables = ResolveTables(job).sparse;

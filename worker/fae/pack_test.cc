@@ -371,6 +371,19 @@ TEST(PackFormat, GoldenBytes) {
   EXPECT_THAT(back.features[1].keys, ElementsAre(5));
   EXPECT_THAT(back.features[1].weights, ElementsAre(0.5f));
   EXPECT_THAT(back.features[1].offsets, ElementsAre(0, 1));
+  // A sample has as many labels as the model has tasks.
+  batch.num_tasks = 3;
+  batch.labels = {1, 0, 0, 0, 1, 1};
+  batch.weights = {1, 1, 0, 2, 2, 2};
+  ASSERT_TRUE(DecodeChunk(EncodeChunk({true, 3}, batch), {true, 3}, 2, 1, 2, &back).ok());
+  EXPECT_EQ(back.num_tasks, 3);
+  EXPECT_THAT(back.labels, ElementsAre(0, 1, 1));
+  EXPECT_THAT(back.weights, ElementsAre(2, 2, 2));
+  Batch row;
+  AppendRow(batch, 0, &row);
+  EXPECT_EQ(row.num_tasks, 3);
+  EXPECT_THAT(row.labels, ElementsAre(1, 0, 0));
+  EXPECT_THAT(row.weights, ElementsAre(1, 1, 0));
   // Another batch's chunk is not this one's.
   EXPECT_EQ(DecodeChunk(chunk, {true, 2}, 2, 0, 2, &back).code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(DecodeChunk(chunk, {false, 3}, 2, 0, 2, &back).code(), absl::StatusCode::kDataLoss);

@@ -150,7 +150,7 @@ struct StepContext {
   std::unique_ptr<StepTransfers> transfers;
   DeviceSpan<const float> dense;    // [batch, dense_stride] device
   DeviceSpan<const float> labels;   // [tasks, batch] device
-  DeviceSpan<const float> weights;  // [batch] device; none where the job has none
+  DeviceSpan<const float> weights;  // [tasks, batch] device; none where the batch has none
   SamplePlace place_of_batch;
   DeviceSpan<const SamplePlace> place;  // [1] device: the same
 
@@ -176,11 +176,24 @@ struct StepContext {
     upload().Clear(expected.upload);
     download().Clear(expected.download);
     dense = upload().Add(absl::MakeConstSpan(batch->dense));
-    labels = upload().Add(absl::MakeConstSpan(batch->labels));
-    weights = {};
-    if (!batch->weights.empty()) weights = upload().Add(absl::MakeConstSpan(batch->weights));
+    labels = UploadByTask(batch->labels);
+    weights = UploadByTask(batch->weights);
     place_of_batch = {batch->step.value(), batch->slice_begin};
     place = upload().Add(absl::MakeConstSpan(&place_of_batch, 1));
+  }
+
+ private:
+  // Adds the batch's values of each task, those of one task next to each other.
+  DeviceSpan<const float> UploadByTask(const UninitializedVector<float>& by_sample) {
+    if (batch->num_tasks == 1) return upload().Add(absl::MakeConstSpan(by_sample));
+    const UploadArena::Array<float> by_task = upload().Reserve<float>(by_sample.size());
+    const size_t tasks = batch->num_tasks, samples = by_sample.size() / tasks;
+    for (size_t t = 0; t < tasks; ++t) {
+      for (size_t b = 0; b < samples; ++b) {
+        by_task.host[t * samples + b] = by_sample[b * tasks + t];
+      }
+    }
+    return by_task.device;
   }
 };
 

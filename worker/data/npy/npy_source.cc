@@ -59,13 +59,28 @@ T Load(const uint8_t* data, int64_t index) {
   return value;
 }
 
-double LabelAt(const MappedNpy& labels, int64_t row) {
-  if (labels.header().dtype == "<f4") return Load<float>(labels.data(), row);
-  if (labels.header().dtype == "<i8") return static_cast<double>(Load<int64_t>(labels.data(), row));
-  return Load<int32_t>(labels.data(), row);
+double LabelAt(const MappedNpy& labels, int64_t at) {
+  if (labels.header().dtype == "<f4") return Load<float>(labels.data(), at);
+  if (labels.header().dtype == "<i8") return static_cast<double>(Load<int64_t>(labels.data(), at));
+  return Load<int32_t>(labels.data(), at);
 }
 
 bool IsLabel(double label) { return label == 0 || label == 1; }
+
+// Returns the column of the row's first label that is none; -1: all are good. Where all are
+// missing, it is the number of columns.
+int FindBadLabel(const NpyFiles& files, const NpyShape& shape, int64_t row) {
+  if (files.labels == nullptr) return -1;
+  const int columns = static_cast<int>(shape.labels.size());
+  int missing = 0;
+  for (int c = 0; c < columns; ++c) {
+    const double label = LabelAt(*files.labels, row * columns + c);
+    if (IsLabel(label)) continue;
+    if (!std::isnan(label) || !shape.labels_may_be_missing) return c;
+    ++missing;
+  }
+  return missing == columns ? columns : -1;
+}
 
 bool AllFinite(const uint8_t* values, int n) {
   // x - x is 0 for every finite x, NaN for all others.
@@ -122,7 +137,7 @@ bool HasGoodLists(const NpyFiles& files, const NpyShape& shape, int64_t row) {
 
 bool IsGoodRow(const NpyFiles& files, const NpyShape& shape, int64_t row) {
   const int num_dense = shape.num_dense;
-  return (files.labels == nullptr || IsLabel(LabelAt(*files.labels, row))) &&
+  return FindBadLabel(files, shape, row) < 0 &&
          (num_dense == 0 ||
           AllFinite(files.dense->data() + row * num_dense * sizeof(float), num_dense)) &&
          HasGoodLists(files, shape, row);
@@ -214,6 +229,22 @@ void AppendList(const NpyList& list, const NpyFeature& spec, int64_t first, int6
   }
 }
 
+void AppendLabels(const NpyFiles& files, const NpyShape& shape, int64_t row, Batch* batch) {
+  const size_t at = batch->labels.size();
+  batch->labels.resize(at + shape.num_tasks, files.labels == nullptr ? NAN : 0.0f);
+  if (shape.labels_may_be_missing) batch->weights.resize(at + shape.num_tasks, 1.0f);
+  const auto columns = static_cast<int64_t>(shape.labels.size());
+  for (int64_t c = 0; c < columns && files.labels != nullptr; ++c) {
+    if (shape.labels[c] < 0) continue;
+    const auto label = static_cast<float>(LabelAt(*files.labels, row * columns + c));
+    if (std::isnan(label)) {
+      batch->weights[at + shape.labels[c]] = 0;
+    } else {
+      batch->labels[at + shape.labels[c]] = label;
+    }
+  }
+}
+
 // Appends rows [first, last) of the files, all good.
 void AppendRows(const NpyFiles& files, const NpyShape& shape, int64_t first, int64_t last,
                 Batch* batch) {
@@ -224,8 +255,7 @@ void AppendRows(const NpyFiles& files, const NpyShape& shape, int64_t first, int
   for (int64_t row = first; row < last; ++row, dense += stride) {
     if (row_bytes > 0) std::memcpy(dense, files.dense->data() + row * row_bytes, row_bytes);
     std::fill(dense + shape.num_dense, dense + stride, 0.0f);
-    batch->labels.push_back(
-        files.labels == nullptr ? NAN : static_cast<float>(LabelAt(*files.labels, row)));
+    AppendLabels(files, shape, row, batch);
   }
   int64_t column = 0;
   for (size_t f = 0; f < shape.features.size(); ++f) {
@@ -282,7 +312,8 @@ absl::StatusOr<std::shared_ptr<const NpyFiles>> NpyFiles::Open(const std::string
   auto files = std::make_shared<NpyFiles>();
   const std::string labels = absl::StrCat(prefix, "_labels.npy");
   if (needs_labels || access(labels.c_str(), F_OK) == 0) {
-    ASSIGN_OR_RETURN(files->labels, OpenChecked(labels, {"<i4", "<i8", "<f4"}, 1));
+    ASSIGN_OR_RETURN(files->labels, OpenChecked(labels, {"<i4", "<i8", "<f4"},
+                                                static_cast<int64_t>(shape.labels.size())));
   }
   if (shape.num_dense > 0) {
     ASSIGN_OR_RETURN(files->dense,
@@ -350,7 +381,9 @@ absl::Status NpySource::Parse(const RawBatch& raw, Batch* batch, std::vector<int
   batch->size = 0;
   batch->num_dense = shape_.num_dense;
   batch->dense_stride = PaddedDenseColumns(shape_.num_dense);
+  batch->num_tasks = shape_.num_tasks;
   batch->labels.clear();
+  batch->weights.clear();
   batch->padding_ids = 0;
   batch->features.resize(shape_.features.size());
   for (FeatureLookups& feature : batch->features) {
@@ -370,10 +403,18 @@ absl::Status NpySource::Parse(const RawBatch& raw, Batch* batch, std::vector<int
 
 absl::Status NpySource::DescribeBadRow(const RawBatch& raw, int64_t row) {
   const int64_t file_row = raw.first_row + row;
-  const double label = files_->labels == nullptr ? 0 : LabelAt(*files_->labels, file_row);
-  if (!IsLabel(label)) {
-    return absl::InvalidArgumentError(absl::StrCat(files_->labels->path(), ": row ", file_row,
-                                                   ": label ", label, " is not 0 or 1"));
+  const auto columns = static_cast<int>(shape_.labels.size());
+  const int bad_label = FindBadLabel(*files_, shape_, file_row);
+  if (bad_label >= 0) {
+    const std::string wrong =
+        bad_label == columns
+            ? "no label is there"
+            : absl::StrCat("label ", LabelAt(*files_->labels, file_row * columns + bad_label),
+                           " is not 0 or 1");
+    return absl::InvalidArgumentError(
+        absl::StrCat(files_->labels->path(), ": row ", file_row,
+                     columns > 1 && bad_label < columns ? absl::StrCat(", column ", bad_label) : "",
+                     ": ", wrong));
   }
   for (int c = 0; c < shape_.num_dense; ++c) {
     const float value = Load<float>(files_->dense->data(), file_row * shape_.num_dense + c);

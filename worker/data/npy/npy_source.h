@@ -5,7 +5,8 @@
 //           are neighbours, are its bag. An id's 64 bits (of an int32, sign-extended) are the key;
 //           padding is left out (Feature.padding_id in proto/job.proto). Not read where there is no
 //           feature
-//   labels  int32, int64 or float32 [N] or [N, 1], 0 or 1
+//   labels  int32, int64 or float32 [N, columns of data.label], or [N] where there is one: 0 or 1,
+//           or not a number where labels may be missing
 //
 // and of two more for each feature that is a list (Feature.sequence), with its name in theirs:
 //
@@ -36,13 +37,16 @@ struct NpyFeature {
   int columns = 1;  // How many columns of the sparse file it has.
   Padding padding = Padding::kNone;
   Key padding_key = 0;  // kOneId: the id's 64 bits
-  std::string list;  // Its name, where it is a list with files of its own; "": it has columns.
+  std::string list;     // Its name, where it is a list with files of its own; "": it has columns.
   int64_t max_length = 0;
   bool keeps_first = false;
 };
 
 struct NpyShape {
   int num_dense = 0;
+  int num_tasks = 1;
+  std::vector<int> labels = {0};  // The task that learns each column; -1: it is checked only.
+  bool labels_may_be_missing = false;
   std::vector<NpyFeature> features;
   StepLists step_lists;
 

@@ -436,6 +436,37 @@ TEST_F(ParquetDataTest, TheLabelIsTheColumnThatTheTaskLearns) {
   }
 }
 
+TEST_F(ParquetDataTest, LabelsOfSeveralTasksMayBeNull) {
+  folder_.Write("rows.csv", "click,buy,id,w\n1,0,5,2\n1,,6,2\n0,1,7,0.5\n,1,8,2\n");
+  WriteTestParquet(Path("rows.parquet"), {{"click", "float", "[1, 1, 0, NaN]"},
+                                          {"buy", "bool", "[false, null, true, true]"},
+                                          {"id", "int64", "[5, 6, 7, 8]"},
+                                          {"w", "double", "[2, 2, 0.5, 2]"}});
+  WriteTestParquet(Path("none.parquet"), {{"click", "int8", "[1, null]"},
+                                          {"buy", "int8", "[1, null]"},
+                                          {"id", "int64", "[5, 6]"},
+                                          {"w", "double", "[2, 2]"}});
+  const auto read = [&](const std::string& file, const std::string& format) {
+    Job job = MakeJob(absl::StrCat("train { path: '", Path(file), "' ", format,
+                                   " } split { last_share: 0 } label { column: ['click', 'buy'] "
+                                   "may_be_missing: true } weight: 'w'"),
+                      "feature { column: 'id' }");
+    job.clear_task();
+    for (const char* label : {"buy", "click"}) job.add_task()->set_label(label);
+    const auto dataset = Dataset::Open(job);
+    CHECK(dataset.ok());
+    auto reader = (*dataset)->OpenReader(Split::kTrain, WorkerRank(0), 1, Step(0));
+    CHECK(reader.ok());
+    auto batch = (*reader)->Next();
+    if (!batch.ok()) return std::string(batch.status().message());
+    return absl::StrCat(absl::StrJoin((*batch)->labels, " "), " *",
+                        absl::StrJoin((*batch)->weights, " "));
+  };
+  EXPECT_EQ(read("rows.csv", "csv { header: true }"), "0 1 0 1 1 0 1 0 *2 2 0 2 0.5 0.5 2 0");
+  EXPECT_EQ(read("rows.parquet", "parquet {}"), "0 1 0 1 1 0 1 0 *2 2 0 2 0.5 0.5 2 0");
+  EXPECT_THAT(read("none.parquet", "parquet {}"), HasSubstr("no label is there (click, buy)"));
+}
+
 // Reads rows to be scored: without the label, grouped, and with columns that go along.
 TEST_F(ParquetDataTest, RowsToBeScoredNeedNoLabel) {
   const Table table(100, 11);

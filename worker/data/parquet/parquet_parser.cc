@@ -175,16 +175,32 @@ void ParquetParser::ForEachText(const std::vector<Row>& rows, int column, const 
 
 void ParquetParser::ReadLabels(const std::vector<Row>& rows, std::vector<uint8_t>* is_bad,
                                Batch* batch) const {
-  std::fill(batch->labels.begin(), batch->labels.end(), NAN);  // They stay so without labels.
-  for (size_t l = plan_.labels_.size(); l-- > 0;) {            // The first is read last, and stays.
-    ForEachText(rows, plan_.labels_[l], [&](size_t r, absl::string_view text) {
-      if (!plan_.ParseLabel(l, text, &batch->labels[r]) && plan_.needs_labels_) (*is_bad)[r] = 1;
-    });
-  }
+  const size_t tasks = plan_.num_tasks_;
+  std::fill(batch->weights.begin(), batch->weights.end(), 1.0f);
   if (plan_.weight_ >= 0) {
     ForEachText(rows, plan_.weight_, [&](size_t r, absl::string_view text) {
-      if (!TextParser::ParseWeight(text, &batch->weights[r])) (*is_bad)[r] = 1;
+      float weight = 0;
+      if (!TextParser::ParseWeight(text, &weight)) (*is_bad)[r] = 1;
+      std::fill_n(&batch->weights[r * tasks], tasks, weight);
     });
+  }
+  // They stay so where there is no label.
+  std::fill(batch->labels.begin(), batch->labels.end(), plan_.needs_labels_ ? 0.0f : NAN);
+  std::vector<uint8_t> has_label(rows.size(), plan_.needs_labels_ ? 0 : 1);
+  for (const TextParser::Label& label : plan_.labels_) {
+    ForEachText(rows, label.column, [&](size_t r, absl::string_view text) {
+      float value = 0;
+      const TextParser::LabelState state = plan_.ReadLabel(label, text, &value);
+      if (state == TextParser::LabelState::kMalformed && plan_.needs_labels_) (*is_bad)[r] = 1;
+      if (state == TextParser::LabelState::kLabel) has_label[r] = 1;
+      if (label.task < 0) return;
+      const size_t at = r * tasks + label.task;
+      if (state == TextParser::LabelState::kLabel) batch->labels[at] = value;
+      if (state == TextParser::LabelState::kMissing) batch->weights[at] = 0;
+    });
+  }
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (has_label[r] == 0) (*is_bad)[r] = 1;
   }
   if (!plan_.split_.has_value() || test_from_.has_value()) return;
   ForEachText(rows, plan_.split_->column(), [&](size_t r, absl::string_view text) {
@@ -391,8 +407,9 @@ void ParquetParser::ReadRows(const std::vector<Row>& rows, std::vector<uint8_t>*
   batch->num_dense = static_cast<int>(plan_.numbers_.size());
   batch->dense_stride = PaddedDenseColumns(batch->num_dense);
   batch->dense.resize(rows.size() * batch->dense_stride);
-  batch->labels.resize(rows.size());
-  batch->weights.resize(plan_.weight_ >= 0 ? rows.size() : 0);
+  batch->num_tasks = plan_.num_tasks_;
+  batch->labels.resize(rows.size() * plan_.num_tasks_);
+  batch->weights.resize(plan_.has_weights() ? rows.size() * plan_.num_tasks_ : 0);
   batch->features.resize(plan_.features_.size());
   ReadLabels(rows, is_bad, batch);
   ReadTexts(rows, batch);
@@ -494,6 +511,11 @@ std::string ParquetParser::Describe(const ParquetBlock& block, int64_t row) cons
     }
     if (!wrong.empty()) return absl::StrCat("column '", Column(column).name, "': ", wrong);
   }
+  const std::string no_label = plan_.DescribeLabels([&](int column) {
+    const ParquetCells& cells = block.cells[places_[column]];
+    return TextOf(Column(column), *cells.values, cells.index(row), &scratch);
+  });
+  if (!no_label.empty()) return no_label;
   const auto length_of = [&](int f) { return CountValues(f, block, row); };
   const StepLists::Mismatch mismatch = plan_.step_lists_.FindMismatch(length_of);
   if (mismatch.first < 0) return "the row is malformed";
@@ -528,7 +550,8 @@ absl::StatusOr<ParquetParser> ParquetParser::Make(const Job& job, const Data& da
 }
 
 void ParquetParser::AddColumns(const std::vector<ParquetColumn>& columns) {
-  std::vector<int> used = plan_.labels_;
+  std::vector<int> used;
+  for (const TextParser::Label& label : plan_.labels_) used.push_back(label.column);
   for (const TextParser::Number& number : plan_.numbers_) used.push_back(number.column);
   for (const TextParser::Keys& keys : plan_.features_) {
     if (keys.column >= 0) used.push_back(keys.column);
@@ -558,8 +581,9 @@ absl::Status ParquetParser::CheckColumns(const Job& job, const std::string& path
     return absl::InvalidArgumentError(absl::StrCat(use, ", but the column '", column.name, "' of ",
                                                    path, " is of type ", column.type));
   };
-  for (const int label : plan_.labels_) {
-    if (Column(label).is_list) return wrong("data.label.column is one value a row", Column(label));
+  for (const TextParser::Label& label : plan_.labels_) {
+    const ParquetColumn& column = Column(label.column);
+    if (column.is_list) return wrong("data.label.column is one value a row", column);
   }
   if (plan_.group_ >= 0 && Column(plan_.group_).is_list) {
     return wrong("data.group is one value a row", Column(plan_.group_));

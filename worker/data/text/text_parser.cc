@@ -265,15 +265,17 @@ absl::StatusOr<TextParser> TextParser::Make(const Job& job, const Data& data, Co
     parser.quoted_header_ =
         absl::StrCat("\"", absl::StrJoin(names.begin(), end, "\"" + separator + "\""), "\"");
   }
-  // The one that is learned comes first.
-  std::vector<std::string> labels = LabelColumns(job);
-  const auto learned = std::find(labels.begin(), labels.end(), LabelColumn(job));
-  if (learned != labels.end()) std::rotate(labels.begin(), learned, learned + 1);
-  for (const std::string& column : labels) {
-    const absl::StatusOr<int> label = parser.Find(column, "data.label.column");
-    if (!label.ok() && !options.needs_labels) break;
-    RETURN_IF_ERROR(label.status());
-    parser.labels_.push_back(*label);
+  const std::vector<std::string> learned = LearnedLabels(job);
+  parser.num_tasks_ = static_cast<int>(learned.size());
+  parser.labels_may_be_missing_ = data.label().may_be_missing();
+  parser.missing_ = MissingNumbers(data);
+  for (const std::string& name : LabelColumns(job)) {
+    const absl::StatusOr<int> column = parser.Find(name, "data.label.column");
+    if (!column.ok() && !options.needs_labels) continue;
+    RETURN_IF_ERROR(column.status());
+    const auto task = std::find(learned.begin(), learned.end(), name);
+    parser.labels_.push_back(
+        {*column, task == learned.end() ? -1 : static_cast<int>(task - learned.begin())});
   }
   for (const std::string& column : options.carried_columns) {
     ASSIGN_OR_RETURN(parser.carried_.emplace_back(), parser.Find(column, "--column"));
@@ -302,26 +304,57 @@ bool TextParser::ParseWeight(absl::string_view text, float* weight) {
   return *weight >= 0 && std::isfinite(*weight);
 }
 
-bool TextParser::ParseLabel(size_t i, absl::string_view text, float* label) const {
-  *label = NAN;
-  if (i == 0 && !positive_.empty()) {
-    *label = std::find(positive_.begin(), positive_.end(), text) != positive_.end() ? 1 : 0;
-    return true;
+bool TextParser::has_label() const {
+  return std::any_of(labels_.begin(), labels_.end(),
+                     [](const Label& label) { return label.task >= 0; });
+}
+
+TextParser::LabelState TextParser::ReadLabel(const Label& label, absl::string_view text,
+                                             float* value) const {
+  const bool has_texts = label.task >= 0 && !positive_.empty();
+  if (has_texts && std::find(positive_.begin(), positive_.end(), text) != positive_.end()) {
+    *value = 1;
+    return LabelState::kLabel;
   }
-  if (text.size() != 1 || (text[0] != '0' && text[0] != '1')) return false;
-  *label = static_cast<float>(text[0] - '0');
-  return true;
+  if (!has_texts && text.size() == 1 && (text[0] == '0' || text[0] == '1')) {
+    *value = static_cast<float>(text[0] - '0');
+    return LabelState::kLabel;
+  }
+  if (labels_may_be_missing_) {
+    const std::optional<double> number = ParseNumber(text);
+    const bool is_missing =
+        text.empty() || (number.has_value() ? missing_.HasNumber(*number) : missing_.HasText(text));
+    if (is_missing) return LabelState::kMissing;
+  }
+  *value = 0;
+  return has_texts ? LabelState::kLabel : LabelState::kMalformed;
+}
+
+template <typename Columns>
+bool TextParser::ParseLabels(const Columns& columns, const RowValues& values) const {
+  float weight = 1;
+  if (weight_ >= 0 && !ParseWeight(columns[weight_], &weight)) return false;
+  if (values.weights != nullptr) std::fill_n(values.weights, num_tasks_, weight);
+  // They stay so where there is no label.
+  std::fill_n(values.labels, num_tasks_, needs_labels_ ? 0.0f : NAN);
+  bool has_label = !needs_labels_;
+  for (const Label& label : labels_) {
+    float value = 0;
+    const LabelState state = ReadLabel(label, columns[label.column], &value);
+    if (state == LabelState::kMalformed && needs_labels_) return false;
+    has_label |= state == LabelState::kLabel;
+    if (label.task < 0) continue;
+    if (state == LabelState::kLabel) values.labels[label.task] = value;
+    if (state == LabelState::kMissing) values.weights[label.task] = 0;
+  }
+  return has_label;
 }
 
 template <typename Columns>
 bool TextParser::ParseRow(const Columns& columns, RowValues values,
                           std::vector<KeyBuffer>* features) const {
   if (columns.size() != columns_.names.size()) return false;
-  *values.label = NAN;                         // It stays so if there is no label.
-  for (size_t i = labels_.size(); i-- > 0;) {  // The first is read last, and stays.
-    if (!ParseLabel(i, columns[labels_[i]], values.label) && needs_labels_) return false;
-  }
-  if (weight_ >= 0 && !ParseWeight(columns[weight_], values.weight)) return false;
+  if (!ParseLabels(columns, values)) return false;
   for (const Number& number : numbers_) {
     if (!number.reader.Read(columns[number.column], values.dense++)) return false;
   }
@@ -403,8 +436,9 @@ void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batc
   batch->num_dense = num_dense;
   batch->dense_stride = stride;
   batch->dense.resize(rows * stride);
-  batch->labels.resize(rows);
-  batch->weights.resize(weight_ >= 0 ? rows : 0);
+  batch->num_tasks = num_tasks_;
+  batch->labels.resize(rows * num_tasks_);
+  batch->weights.resize(has_weights() ? rows * num_tasks_ : 0);
   batch->groups.clear();
   batch->carried.assign(carried_.size(), {});
   batch->features.resize(features_.size());
@@ -423,8 +457,8 @@ void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batc
   size_t row = 0;
   for (int64_t i = begin; i < end; ++i) {
     float* const dense = batch->dense.data() + row * stride;
-    const RowValues values = {dense, &batch->labels[row],
-                              weight_ >= 0 ? &batch->weights[row] : nullptr};
+    const RowValues values = {dense, &batch->labels[row * num_tasks_],
+                              has_weights() ? &batch->weights[row * num_tasks_] : nullptr};
     absl::Span<const std::string> of_file;
     if (!keys.empty()) of_file = keys[raw.OriginOf(i).file];
     if (!ParseLine(WithoutLineEnd(raw.TextOf(i)), of_file, values, &features, &line, batch)) {
@@ -443,8 +477,8 @@ void TextParser::ParseRows(const RawBatch& raw, int64_t begin, int64_t end, Batc
   }
   batch->size = static_cast<int>(row);
   batch->dense.resize(row * stride);
-  batch->labels.resize(row);
-  if (weight_ >= 0) batch->weights.resize(row);
+  batch->labels.resize(row * num_tasks_);
+  if (has_weights()) batch->weights.resize(row * num_tasks_);
   for (size_t f = 0; f < features.size(); ++f) {
     batch->features[f].keys.resize(features[f].size);
     batch->features[f].offsets.resize(row + 1);
@@ -480,10 +514,10 @@ std::string TextParser::DescribeCount(absl::string_view line, size_t columns) co
 
 std::string TextParser::DescribeColumn(int column, absl::string_view text) const {
   float ignored;
-  const auto label = static_cast<size_t>(
-      std::distance(labels_.begin(), std::find(labels_.begin(), labels_.end(), column)));
-  if (needs_labels_ && label < labels_.size() && !ParseLabel(label, text, &ignored)) {
-    return absl::StrCat(QuoteText(text), " is not 0 or 1");
+  for (const Label& label : labels_) {
+    if (!needs_labels_ || label.column != column) continue;
+    const LabelState state = ReadLabel(label, text, &ignored);
+    if (state == LabelState::kMalformed) return absl::StrCat(QuoteText(text), " is not 0 or 1");
   }
   if (column == weight_ && !ParseWeight(text, &ignored)) {
     return absl::StrCat(QuoteText(text), " is not a weight: a number, 0 or more");
@@ -529,6 +563,19 @@ std::string TextParser::Describe(absl::string_view line, absl::Span<const std::s
   return DescribeColumns(all);
 }
 
+std::string TextParser::DescribeLabels(
+    absl::FunctionRef<absl::string_view(int column)> text_of) const {
+  float ignored;
+  std::vector<std::string> names;
+  for (const Label& label : labels_) {
+    const bool is_missing =
+        ReadLabel(label, text_of(label.column), &ignored) == LabelState::kMissing;
+    if (!needs_labels_ || !is_missing) return "";
+    names.push_back(columns_.names[label.column]);
+  }
+  return names.empty() ? "" : absl::StrCat("no label is there (", absl::StrJoin(names, ", "), ")");
+}
+
 std::string TextParser::DescribeColumns(absl::Span<const absl::string_view> columns) const {
   for (size_t c = 0; c < columns.size(); ++c) {
     std::string wrong = DescribeColumn(static_cast<int>(c), columns[c]);
@@ -540,6 +587,8 @@ std::string TextParser::DescribeColumns(absl::Span<const absl::string_view> colu
     if (wrong.empty()) continue;
     return absl::StrCat("column ", c + 1, " ('", columns_.names[c], "'): ", wrong);
   }
+  const std::string no_label = DescribeLabels([&](int column) { return columns[column]; });
+  if (!no_label.empty()) return no_label;
   const auto length_of = [&](int f) {
     return features_[f].reader->CountValues(columns[features_[f].column]);
   };

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -100,7 +101,8 @@ class TextParser {
   // a malformed line.
   bool IsHeader(absl::string_view line) const;
 
-  bool has_label() const { return !labels_.empty(); }
+  // Whether there is a column of a label that the model learns.
+  bool has_label() const;
   const LineFormat& format() const { return format_; }
   const std::vector<std::string>& column_names() const { return columns_.names; }
 
@@ -109,6 +111,11 @@ class TextParser {
     int column;
     NumberReader reader;
   };
+  struct Label {
+    int column;
+    int task;  // The one that learns it; -1: it is checked only.
+  };
+  enum class LabelState { kLabel, kMissing, kMalformed };
   // How the keys of a feature are read: from a column, or from the keys of other features.
   struct Keys {
     bool is_plain = false;            // Whether it has a column and no weights.
@@ -129,9 +136,9 @@ class TextParser {
   absl::StatusOr<int> Find(absl::string_view column, absl::string_view named_by) const;
   // Where a row's values go, but for its keys.
   struct RowValues {
-    float* dense;  // [num_dense]
-    float* label;
-    float* weight;  // null: the job has no weights.
+    float* dense;    // [num_dense]
+    float* labels;   // [tasks]
+    float* weights;  // [tasks]; null: a batch has none.
   };
   // These parse a row, and return false if it is malformed; they may have added keys then.
   // ParseLine also adds to groups and carried columns of `batch`.
@@ -142,12 +149,17 @@ class TextParser {
   // Reads the keys of crosses and of lists with weights.
   template <typename Columns>
   bool ParseOthers(const Columns& columns, std::vector<KeyBuffer>* features) const;
-  // Reads labels_[i].
-  bool ParseLabel(size_t i, absl::string_view text, float* label) const;
+  // Reads the labels of a row, and its weights. Returns false if it is malformed.
+  template <typename Columns>
+  bool ParseLabels(const Columns& columns, const RowValues& values) const;
+  LabelState ReadLabel(const Label& label, absl::string_view text, float* value) const;
+  bool has_weights() const { return weight_ >= 0 || labels_may_be_missing_; }
   // A weight is a finite number of 0 or more.
   static bool ParseWeight(absl::string_view text, float* weight);
   std::string DescribeCount(absl::string_view line, size_t columns) const;
   std::string DescribeColumn(int column, absl::string_view text) const;
+  // What is wrong with a row of which all labels are missing; "" for others.
+  std::string DescribeLabels(absl::FunctionRef<absl::string_view(int column)> text_of) const;
   std::string DescribeColumns(absl::Span<const absl::string_view> columns) const;
 
   bool is_criteo_ = false;
@@ -155,7 +167,10 @@ class TextParser {
   ColumnNames columns_;
   std::string header_, quoted_header_;  // The header as a line; "": there is none.
   bool needs_labels_ = true;
-  std::vector<int> labels_;   // The column that is learned, and the others.
+  int num_tasks_ = 1;
+  std::vector<Label> labels_;  // The columns lack some only where no labels are needed.
+  bool labels_may_be_missing_ = false;
+  MissingNumbers missing_;
   int group_ = -1;            // The column of groups; -1: none.
   std::vector<int> carried_;  // The columns that go along with the rows.
   std::vector<std::string> positive_;
