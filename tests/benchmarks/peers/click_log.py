@@ -1,13 +1,16 @@
 """What every peer's script shares: command line, click log, initial weights, evaluation, result line.
 
 A log is a folder as `thermocline generate` writes it: {train,test}_{dense,sparse,labels}.npy and
-cardinalities.txt. Run as `click_log.py TEXT FOLDER` it makes one of a file in Criteo's text form.
+cardinalities.txt. Run as `click_log.py TEXT FOLDER` it makes one of a file in Criteo's text form. One with lists has
+features.json, too.
 """
 import argparse
 import gzip
+import json
 import os
 import sys
 import time
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,19 +44,35 @@ def widths(text):
     return [int(width) for width in text.split("-")]
 
 
+class Feature(NamedTuple):
+    """One column of the sparse ids; or, for a list, as many neighbours as the longest has values. A shorter list has
+    -1 before its values."""
+    name: str
+    table: str
+    columns: int = 1
+    is_list: bool = False
+
+
 class ClickLog:
-    """The arrays of a folder, memory-mapped: dense float32 [rows, numbers] (may be none), sparse int32
-    [rows, features], labels [rows]."""
+    """The arrays of a folder, memory-mapped: dense float32 [rows, numbers] (may be none), sparse int32 [rows, columns
+    of all features], labels [rows], or [rows, labels] of a log with several. `cardinalities` are those of the features'
+    tables, in the order in which the features name them."""
 
     def __init__(self, folder):
         self.folder = os.path.abspath(folder)
         with open(f"{folder}/cardinalities.txt") as file:
             self.cardinalities = widths(file.read().strip())
+        self.features = [Feature(f"C{i + 1}", f"C{i + 1}") for i in range(len(self.cardinalities))]
+        self.labels = []  # Their names, where there are several.
+        if os.path.exists(f"{folder}/features.json"):
+            with open(f"{folder}/features.json") as file:
+                described = json.load(file)
+            self.features, self.labels = [Feature(*of) for of in described["features"]], described["labels"]
 
     def split(self, name):
         dense, sparse, labels = (np.load(f"{self.folder}/{name}_{kind}.npy", mmap_mode="r")
                                  for kind in ("dense", "sparse", "labels"))
-        return dense, sparse, labels.reshape(-1)
+        return dense, sparse, labels.reshape((-1, len(self.labels)) if self.labels else -1)
 
     def batches(self, name, size):
         """Copies of `size` rows each; the last one is shorter."""
@@ -112,14 +131,18 @@ def logloss(labels, logits):
     return np.mean(np.logaddexp(0, logits) - labels * logits)
 
 
-def report(args, log, versions, samples_per_s, score):
-    """Prints the one line that compare_peers.py reads. score(dense, sparse) gives the logits of a batch."""
+def report(args, log, versions, samples_per_s, score, tasks=(0,)):
+    """Prints the one line that compare_peers.py reads. score(dense, sparse) gives the logits of a batch, [samples] or
+    [samples, tasks]; tasks: of which of the log's labels."""
     line = f"{versions} samples_per_s={samples_per_s:.0f}"
     if not args.no_eval:
-        labels = log.split("test")[2].astype(np.float64)
+        rows = len(log.split("test")[2])
+        labels = log.split("test")[2].astype(np.float64).reshape(rows, -1)
         logits = np.concatenate([score(dense, sparse) for dense, sparse, _ in
-                                 log.batches("test", EVAL_BATCH)]).astype(np.float64)
-        line += f" auc={auc(labels, logits):.6f} logloss={logloss(labels, logits):.6f}"
+                                 log.batches("test", EVAL_BATCH)]).astype(np.float64).reshape(rows, -1)
+        for task, label in enumerate(tasks):
+            scores = logits[:, task]
+            line += f" auc={auc(labels[:, label], scores):.6f} logloss={logloss(labels[:, label], scores):.6f}"
     print(line, flush=True)
 
 
@@ -152,6 +175,11 @@ def save(folder, labels, dense, sparse, cardinalities, first_test):
             np.save(f"{folder}/{name}_{kind}.npy", array[part])
     with open(f"{folder}/cardinalities.txt", "w") as file:
         file.write("-".join(map(str, cardinalities)) + "\n")
+
+
+def save_features(folder, features, labels):
+    with open(f"{folder}/features.json", "w") as file:
+        json.dump({"features": features, "labels": labels}, file)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""Three public logs as the arrays that the peers' scripts read, with the keys that their job files give.
+"""Public logs as the arrays that the peers' scripts read, with the keys that their job files give.
 
-    real_logs.py criteo_kaggle|avazu|taobao TEXT FOLDER      TEXT: plain or .gz
+    real_logs.py criteo_kaggle|avazu|taobao|movielens|taobao_histories TEXT FOLDER      TEXT: plain or .gz
 
-A column of sparse ids counts the distinct keys of its feature in all rows, in their order; so a key that
-only test rows have is a row of its own that training never reaches, as in Thermocline. keys.npy has the
-keys themselves, uint64 [rows, features], by docs/formats.md ("Described text"): compare_quality.py feeds
-them to an exported model, whose scores show that both programs see the same rows.
+taobao_histories is a log that taobao_histories.py made of Taobao's. A column of sparse ids counts the distinct keys of
+its table in all rows, in their order; so a key that only test rows have is a row of its own that training never
+reaches, as in Thermocline. keys.npy has the keys themselves, uint64, by docs/formats.md ("Described text"), in the
+places of their ids: compare_quality.py feeds them to an exported model, whose scores show that both programs see the
+same rows.
 """
 import csv
 import gzip
 import os
 import sys
-from typing import Callable, Dict, List, NamedTuple, Tuple
+from typing import Callable, Dict, List, NamedTuple, Tuple, Union
 
 import click_log
 import numpy as np
@@ -56,10 +57,13 @@ class Form(NamedTuple):
     """A log's text. A feature's keys are made of one column's text, or of several features' keys."""
     separator: str
     columns: List[str]  # [] where the first line names them.
-    label: Callable[[Dict[str, str]], bool]
+    label: Callable[[Dict[str, str]], Union[bool, List[bool]]]
     numbers: List[str]
     features: List[Tuple[str, Callable[[str], int]]]  # (column, key of its text)
     crosses: List[Tuple[List[int], int]] = []  # (places in `features`, buckets)
+    lists: List[Tuple[str, Callable[[str], int]]] = []  # As `features`, of each value between "|".
+    tables: Dict[str, str] = {}  # Of a list whose table is a feature's.
+    labels: List[str] = []  # Their names, where there are several.
 
 
 def of(key, *columns):
@@ -81,12 +85,21 @@ FORMS = {
     "taobao": Form(",", ["user", "item", "category", "behaviour", "time"],
                    lambda row: row["behaviour"] in ("cart", "fav", "buy"), [],
                    of(integer_key, "user", "item", "category"), [([0, 2], 0)]),
+    "movielens": Form(",", [], lambda row: [row["like"] == "1", row["top"] == "1"], ["age"],
+                      of(integer_key, "user", "item") + of(string_key, "gender", "occupation", "zip", "year"),
+                      lists=of(string_key, "genres") + of(integer_key, "hist_item") + of(string_key, "hist_year"),
+                      tables={"hist_item": "item", "hist_year": "year"}, labels=["like", "top"]),
+    "taobao_histories": Form(",", [], lambda row: row["label"] == "1", [],
+                             of(integer_key, "user", "item", "category"),
+                             lists=of(integer_key, "hist_item", "hist_category"),
+                             tables={"hist_item": "item", "hist_category": "category"}),
 }
 
 
 def read(form, text):
-    """(labels int32 [rows], dense float32 [rows, numbers], keys uint64 [rows, features])"""
-    labels, numbers, keys = [], [], []
+    """(labels int32 [rows] or [rows, labels], dense float32 [rows, numbers], keys uint64 [rows, features],
+    keys uint64 of each list [rows, its longest], MISSING before the others)"""
+    labels, numbers, keys, lists = [], [], [], []
     with (gzip.open if text.endswith(".gz") else open)(text, "rt", newline="") as file:
         for row in csv.DictReader(file, form.columns or None, delimiter=form.separator):
             labels.append(form.label(row))
@@ -94,20 +107,52 @@ def read(form, text):
             of_row = [key(row[column]) for column, key in form.features]
             keys.append(of_row + [cross_key([of_row[i] for i in places], buckets)
                                   for places, buckets in form.crosses])
+            lists.append([[key(value) for value in row[column].split("|")] if row[column] else []
+                          for column, key in form.lists])
     numbers = np.array(numbers, np.float64).reshape(len(labels), len(form.numbers))
     return (np.array(labels, np.int32), np.log1p(np.maximum(numbers, 0)).astype(np.float32),
-            np.array(keys, np.uint64))
+            np.array(keys, np.uint64), [padded(of_rows) for of_rows in zip(*lists)])
+
+
+def padded(lists):
+    array = np.full((len(lists), max(map(len, lists))), MISSING, np.uint64)
+    for row, values in zip(array, lists):
+        row[len(row) - len(values):] = values
+    return array
+
+
+def ids_of(keys, lists, form):
+    """(ids int32 [rows, features and the columns of all lists], -1 where a list has no value; keys likewise;
+    click_log.Feature of each feature and list; cardinalities of the tables)"""
+    names = [column for column, _ in form.features] + [f"cross{i}" for i, _ in enumerate(form.crosses)]
+    columns = {name: keys[:, i:i + 1] for i, name in enumerate(names)}
+    columns.update((column, of_list) for (column, _), of_list in zip(form.lists, lists))
+    features = [click_log.Feature(name, form.tables.get(name, name), array.shape[1], len(names) <= i)
+                for i, (name, array) in enumerate(columns.items())]
+    keys = np.concatenate(list(columns.values()), axis=1)
+    ids, cardinalities = np.empty(keys.shape, np.int32), []
+    for table in dict.fromkeys(feature.table for feature in features):
+        is_here = np.repeat([feature.table == table for feature in features], [feature.columns for feature in features])
+        is_padding = np.repeat([feature.is_list for feature in features], [feature.columns for feature in features])
+        of_table = keys[:, is_here]
+        is_value = (of_table != MISSING) | ~is_padding[is_here]
+        distinct, places = np.unique(of_table[is_value], return_inverse=True)
+        of_ids = np.full(of_table.shape, -1, np.int32)
+        of_ids[is_value] = places
+        ids[:, is_here] = of_ids
+        cardinalities.append(len(distinct))
+    return ids, keys, features, cardinalities
 
 
 def convert(name, text, folder, test_share=0.1):
     """Writes the arrays of ClickLog, and keys.npy; the last `test_share` of the rows are the test rows."""
-    labels, dense, keys = read(FORMS[name], text)
-    sparse, cardinalities = np.empty(keys.shape, np.int32), []
-    for column in range(keys.shape[1]):
-        distinct, sparse[:, column] = np.unique(keys[:, column], return_inverse=True)
-        cardinalities.append(len(distinct))
+    form = FORMS[name]
+    labels, dense, keys, lists = read(form, text)
+    ids, keys, features, cardinalities = ids_of(keys, lists, form)
     first_test = int(len(labels) * (1 - test_share))
-    click_log.save(folder, labels, dense, sparse, cardinalities, first_test)
+    click_log.save(folder, labels, dense, ids, cardinalities, first_test)
+    if form.lists:
+        click_log.save_features(folder, features, form.labels)
     np.save(os.path.join(folder, "keys.npy"), keys)
 
 
