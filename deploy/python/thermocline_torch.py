@@ -9,7 +9,7 @@ scores as `thermocline eval` does: what differs is the rounding of sums, some 1e
     from thermocline_torch import ThermoclineModel, read_log
     model = ThermoclineModel.load('model.safetensors').eval()
     for batch in read_log('log.tsv', model.config):
-        logits = model(batch.dense, batch.keys, batch.offsets, batch.weights)   # [samples] float32
+        logits = model(batch.dense, batch.keys, batch.offsets, batch.weights)   # [samples], or [samples, tasks]
 
 Needs torch, numpy, and thermocline_log.py in the same folder; nothing else of Thermocline. docs/formats.md
 ("Exported checkpoints") defines what is computed here.
@@ -199,8 +199,63 @@ class EmbeddingTable(nn.Module):
 
 # --- Layers ----------------------------------------------------------------------------------------------------
 #
-# A value is a list of vectors, each [samples, width]. A layer is made of its stanza in the job (a dictionary, with
-# the names of proto/job.proto) and of its own tensors, and called with the values of its inputs, one after the other.
+# A value is a list of vectors, each [samples, width], or of a sequence [steps, width]. A layer is made of its stanza in
+# the job (a dictionary, with the names of proto/job.proto) and of its own tensors, and called with the values of its
+# inputs, one after the other. Over a sequence a layer works at each step; one that does more has `over_steps` for it.
+
+class Sequence:
+    """The steps of a batch, those of a sample next to each other, without padding."""
+
+    def __init__(self, offsets):
+        """offsets: [samples + 1] int64: sample b has the steps offsets[b] to offsets[b + 1]."""
+        self.sizes = offsets[1:] - offsets[:-1]
+        self.samples = torch.repeat_interleave(torch.arange(len(self.sizes), device=offsets.device), self.sizes)
+        self._places = torch.arange(len(self.samples), device=offsets.device) - offsets[self.samples]
+        self._ends = offsets[1:] - 1
+
+    def is_last(self):
+        """[steps]: whether a step is the last of its sample."""
+        return self._places == self.sizes[self.samples] - 1
+
+    def from_last(self):
+        """[steps] int64: how many steps of the sample come after."""
+        return self.sizes[self.samples] - 1 - self._places
+
+    def padded(self, x, padding=0.0):
+        """x: [steps, ...]. Returns [samples, the most steps of a sample, ...]."""
+        longest = int(self.sizes.max()) if len(self.samples) else 0
+        return x.new_full((len(self.sizes), longest, *x.shape[1:]), padding).index_put((self.samples, self._places), x)
+
+    def unpadded(self, x):
+        return x[self.samples, self._places]
+
+    def pool(self, x, mode='SUM'):
+        """x: [steps, width]. Returns [samples, width]; zeros where there are no steps."""
+        if mode == 'LAST':
+            zeros = x.new_zeros(1, x.shape[1])
+            return torch.cat([x, zeros])[torch.where(self.sizes > 0, self._ends, len(x))]
+        sums = x.new_zeros(len(self.sizes), x.shape[1]).index_add(0, self.samples, x)
+        return sums / self.sizes.clamp(min=1)[:, None] if mode == 'MEAN' else sums
+
+
+class Steps(list):
+    """The vectors of the steps of a sequence."""
+
+    def __init__(self, vectors, sequence):
+        super().__init__(vectors)
+        self.sequence = sequence
+
+
+def _call(layer, values):
+    """What a layer gives; at each step, if one of the values has steps: those of samples are repeated there."""
+    sequence = next((value.sequence for value in values if isinstance(value, Steps)), None)
+    if sequence is None:
+        return layer(*values)
+    if hasattr(layer, 'over_steps'):
+        return layer.over_steps(sequence, *values)
+    return Steps(layer(*[value if isinstance(value, Steps) else [vector[sequence.samples] for vector in value]
+                         for value in values]), sequence)
+
 
 def _concat(values):
     return torch.cat([vector for value in values for vector in value], dim=1)
@@ -230,6 +285,14 @@ def _linear(tensors, weight, bias=None):
     return linear
 
 
+def _norm(tensors, name):
+    norm = nn.LayerNorm(len(tensors[name + '.weight']))
+    with torch.no_grad():
+        norm.weight.copy_(torch.from_numpy(np.array(tensors[name + '.weight'])))
+        norm.bias.copy_(torch.from_numpy(np.array(tensors[name + '.bias'])))
+    return norm
+
+
 def _activation(kind, tensors, slope):
     if kind == 'PRELU':
         prelu = nn.PReLU(len(tensors[slope]))
@@ -249,11 +312,7 @@ def _mlp(tensors, activation='RELU', last=None, layer_norm=False, dropout=0):
         if i == count - 1 and last == 'LINEAR':
             break
         if layer_norm:
-            norm = nn.LayerNorm(parts[-1].out_features)
-            with torch.no_grad():
-                norm.weight.copy_(torch.from_numpy(np.array(tensors['%d.norm.weight' % i])))
-                norm.bias.copy_(torch.from_numpy(np.array(tensors['%d.norm.bias' % i])))
-            parts.append(norm)
+            parts.append(_norm(tensors, '%d.norm' % i))
         parts += _activation(kind, tensors, '%d.slope' % i)
         parts += [nn.Dropout(dropout)] if dropout else []
     return nn.Sequential(*parts)
@@ -267,6 +326,16 @@ class Mlp(nn.Module):
 
     def forward(self, *values):
         return [self.layers(_concat(values))]
+
+
+class MlpCopies(nn.Module):
+    def __init__(self, stanza, tensors):
+        super().__init__()
+        copies = len({name.partition('.')[0] for name in tensors})
+        self.copies = nn.ModuleList(Mlp(stanza, _under(str(copy), tensors)) for copy in range(copies))
+
+    def forward(self, *values):
+        return [vector for copy in self.copies for vector in copy(*values)]
 
 
 class Function(nn.Module):
@@ -386,10 +455,84 @@ class Pool(Function):
         z, mode = _stack(values), self.stanza.get('mode', 'SUM')
         return [z[:, -1] if mode == 'LAST' else z.mean(1) if mode == 'MEAN' else z.sum(1)]
 
+    def over_steps(self, sequence, *values):
+        repeated = [value if isinstance(value, Steps) else [vector[sequence.samples] for vector in value]
+                    for value in values]
+        return [sequence.pool(vector, self.stanza.get('mode', 'SUM')) for value in repeated for vector in value]
+
+
+class Attention(nn.Module):
+    """The values of `query` come before those of `input`."""
+
+    def __init__(self, stanza, tensors):
+        super().__init__()
+        self.stanza, self.queries = stanza, len(stanza['query'])
+        self.kind = stanza.get('score', 'MLP')
+        self.layers = _mlp(tensors, stanza.get('activation', 'RELU'), 'LINEAR') if self.kind == 'MLP' else None
+        self.weight = _parameter(tensors['weight']) if self.kind == 'BILINEAR' else None
+
+    def over_steps(self, sequence, *values):
+        value, = values[self.queries:]
+        q, k = _concat(values[:self.queries]), _concat([value])
+        q = (q if self.weight is None else q @ self.weight)[sequence.samples]
+        if self.kind == 'MLP':
+            score = self.layers(torch.cat([q, k, q - k, q * k], dim=1))
+        else:
+            score = (q * k).sum(1, keepdim=True) / (math.sqrt(k.shape[1]) if self.kind == 'DOT' else 1)
+        is_last = sequence.is_last()[:, None] & bool(self.stanza.get('without_last'))
+        if self.stanza.get('softmax'):
+            score = sequence.padded(score.masked_fill(is_last, -math.inf), -math.inf).softmax(1)
+            score = sequence.unpadded(score)
+        score = score.masked_fill(is_last, 0)
+        return [sequence.pool(score * vector) for vector in value]
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, stanza, tensors):
+        super().__init__()
+        self.positions = _parameter(tensors['positions']) if 'positions' in tensors else None
+        self.heads = stanza.get('heads') or 1
+        self.blocks = nn.ModuleList()
+        for block in range(stanza.get('blocks') or 1):
+            name = '%d.' % block
+            parts = {part: _linear(tensors, name + part + '.weight', name + part + '.bias')
+                     for part in ('query', 'key', 'value', 'output', 'up', 'down')}
+            parts.update((norm, _norm(tensors, name + norm)) for norm in ('first_norm', 'second_norm'))
+            self.blocks.append(nn.ModuleDict(parts))
+        self.dropout = nn.Dropout(stanza.get('dropout', 0))
+
+    def over_steps(self, sequence, *values):
+        x = _concat(values)
+        if self.positions is not None:
+            x = x + self.positions[sequence.from_last().clamp(max=len(self.positions) - 1)]
+        is_step = sequence.padded(torch.ones(len(x), 1, dtype=torch.bool, device=x.device), False)
+        for block in self.blocks:
+            q, k, v = (sequence.padded(block[part](x)).unflatten(2, (self.heads, -1)).transpose(1, 2)
+                       for part in ('query', 'key', 'value'))  # [samples, heads, steps, width / heads]
+            scores = (q @ k.transpose(2, 3) / math.sqrt(q.shape[3])).masked_fill(~is_step[:, None, None, :, 0], -1e30)
+            mixed = sequence.unpadded((scores.softmax(3) @ v).transpose(1, 2).flatten(2))
+            x = block['first_norm'](x + self.dropout(block['output'](mixed)))
+            x = block['second_norm'](x + self.dropout(block['down'](torch.relu(block['up'](x)))))
+        return Steps([x], sequence)
+
+
+class Gate(nn.Module):
+    """The values of `by` come before those of `input`."""
+
+    def __init__(self, stanza, tensors):
+        super().__init__()
+        self.by, self.linear = len(stanza['by']), _linear(tensors, 'weight', 'bias')
+
+    def forward(self, *values):
+        shares = self.linear(_concat(values[:self.by])).softmax(1)
+        return [(shares[:, :, None] * _stack(values[self.by:])).sum(1)]
+
 
 LAYERS = {'mlp': Mlp, 'dot': Dot, 'fm': Fm, 'first_order': FirstOrder, 'cross': Cross, 'bilinear': Bilinear,
           'feature_gate': FeatureGate, 'embed': Embed, 'concat': Concat, 'add': Add, 'multiply': Multiply,
-          'normalize': Normalize, 'pool': Pool}
+          'normalize': Normalize, 'pool': Pool, 'attention': Attention, 'self_attention': SelfAttention, 'gate': Gate}
+# What a layer of these kinds reads before its `input`.
+CONTEXTS = {'feature_gate': 'by', 'attention': 'query', 'gate': 'by'}
 
 
 def _dlrm_layers(tensors):
@@ -420,17 +563,21 @@ class ThermoclineModel(nn.Module):
                                                  config['seed'], table['id'], table['init_scale'],
                                                  table.get('initializer', 'uniform'), table.get('first_order'))
         self._groups = {group['name']: group['feature'] for group in config.get('groups', [])}
+        self._sequences = {stanza['name']: stanza for stanza in config.get('sequences', [])}
         self._stanzas = config.get('layers') or _dlrm_layers(tensors)
-        self._task, = config.get('tasks', [{'label': '', 'input': ['top']}])
+        self._tasks = config.get('tasks', [{'label': '', 'input': ['top']}])
         # A label may begin as a layer's name does: its tensors are taken out first.
         of_layers = dict(tensors)
-        own = {part: of_layers.pop('%s.%s' % (self._task['label'], part)) for part in ('weight', 'bias')
-               if '%s.%s' % (self._task['label'], part) in tensors}
-        self.task = _linear(own, 'weight', 'bias') if 'weight' in own else None
+        self.tasks = nn.ModuleList()  # Of each task its linear layer, or None.
+        for task in self._tasks:
+            own = {part: of_layers.pop('%s.%s' % (task['label'], part)) for part in ('weight', 'bias')
+                   if '%s.%s' % (task['label'], part) in tensors}
+            self.tasks.append(_linear(own, 'weight', 'bias') if 'weight' in own else None)
         self.layers = nn.ModuleList()
         for stanza in self._stanzas:
             kind, = (kind for kind in LAYERS if kind in stanza)
-            self.layers.append(LAYERS[kind](stanza[kind], _under(stanza['name'], of_layers)))
+            made = MlpCopies if stanza.get('copies') else LAYERS[kind]
+            self.layers.append(made(stanza[kind], _under(stanza['name'], of_layers)))
 
     def layer(self, name):
         """The module of the layer of this name."""
@@ -467,8 +614,36 @@ class ThermoclineModel(nn.Module):
             counts = torch.where(counts == 0, torch.ones_like(counts), counts)
         return add(rows) / counts[:, None] if feature['pooling'] == 'MEAN' else add(rows)
 
+    def steps(self, stanza, keys, offsets):
+        """The steps of one of the job's sequences: each has a vector of each list, in its table."""
+        places = {feature['name']: f for f, feature in enumerate(self.config['features'])}
+        lists, then = stanza['of'], stanza.get('then', [])
+        begins = offsets[places[lists[0]]]
+        vectors = []
+        for i, name in enumerate(lists):
+            of_list = keys[places[name]]
+            if not torch.equal(offsets[places[name]], begins):
+                raise ValueError('the lists of sequence %r differ in length' % stanza['name'])
+            if then:
+                own = keys[places[then[i]]]
+                if len(own) != len(begins) - 1:
+                    raise ValueError('feature %r has no key, or several, in a sample: sequence %r ends with it'
+                                     % (then[i], stanza['name']))
+                # After the steps of each sample one more.
+                with_own = own.new_empty(len(of_list) + len(own))
+                is_own = torch.zeros(len(with_own), dtype=torch.bool, device=own.device)
+                is_own[begins[1:] + torch.arange(len(own), device=own.device)] = True
+                with_own[is_own], with_own[~is_own] = own, of_list
+                of_list = with_own
+            table = self.config['features'][places[name]]['table']
+            vectors.append(self.tables[self._index[table]](of_list)[:, :self._dims[table]])
+        if then:
+            begins = begins + torch.arange(len(begins), device=begins.device)
+        return Steps(vectors, Sequence(begins))
+
     def forward(self, dense, keys, offsets, weights=None):
-        """Logits of a batch, [samples] float32; torch.sigmoid makes probabilities of them.
+        """Logits of a batch, [samples] float32, or of several tasks [samples, tasks]; torch.sigmoid makes
+        probabilities of them.
 
         dense:   [samples, num_dense] float32, transformed as read_log does
         keys:    for each feature int64 [lookups], the keys' bits, sample after sample
@@ -476,36 +651,60 @@ class ThermoclineModel(nn.Module):
         weights: for each feature float32 [lookups], or None where it has none; None: no feature has
         """
         weights = weights or [None] * len(keys)
-        rows = {feature['name']: self.pooled(feature, *of)
-                for feature, *of in zip(self.config['features'], keys, offsets, weights)}
-        dims = {feature['name']: self._dims[feature['table']] for feature in self.config['features']}
-        vectors = {name: row[:, :dims[name]] for name, row in rows.items()}
-        first_order = {name: row[:, dims[name]:] for name, row in rows.items()}
+        rows = {}  # The pooled rows of the features that are read so.
+        of_batch = {feature['name']: (feature, *of)
+                    for feature, *of in zip(self.config['features'], keys, offsets, weights)}
+
+        def row(name):
+            if name not in rows:
+                rows[name] = self.pooled(*of_batch[name])
+            return rows[name]
+        dims = {name: self._dims[feature['table']] for name, (feature, *_) in of_batch.items()}
+        steps = {name: self.steps(stanza, keys, offsets) for name, stanza in self._sequences.items()}
+
+        def features(name):
+            return steps[name] if name in steps else [dense if name == 'numeric' else row(name)[:, :dims[name]]]
         values = {}  # The values of the layers so far.
         for stanza, layer in zip(self._stanzas, self.layers):
-            features = {'numeric': dense, **vectors}
+            read, names = features, list(stanza['input'])
+            for kind, context in CONTEXTS.items():
+                names = stanza.get(kind, {}).get(context, []) + names
             if 'first_order' in stanza:
-                features = {'numeric': None if layer.weight is None else dense @ layer.weight, **first_order}
-            inputs = stanza.get('feature_gate', {}).get('by', []) + stanza['input']
-            values[stanza['name']] = layer(*[self._read(name, values, features) for name in inputs])
-        logits, wide = [], []
-        for name in self._task['input']:
-            value = self._read(name, values, {'numeric': dense, **vectors})
-            width = sum(vector.shape[1] for vector in value)
-            (logits if name in values and width == 1 else wide).append(value)
-        logits = [value[0] for value in logits] + ([self.task(_concat(wide))] if wide else [])
-        return sum(logits).squeeze(1)
+                def read(name, layer=layer):
+                    if name != 'numeric':
+                        return [row(name)[:, dims[name]:]]
+                    return [] if layer.weight is None else [dense @ layer.weight]
+            values[stanza['name']] = _call(layer, [self._read(name, values, read) for name in names])
+        logits = {}
+        for task, linear in zip(self._tasks, self.tasks):
+            narrow, wide = [], []
+            for name in task['input']:
+                value = self._read(name, values, features)
+                width = sum(vector.shape[1] for vector in value)
+                (narrow if name in values and width == 1 else wide).append(value)
+            logit = sum([value[0] for value in narrow] + ([linear(_concat(wide))] if wide else [])).squeeze(1)
+            if task.get('times'):
+                logit = _logit_of_product(logit, logits[task['times']])
+            logits[task['label']] = logit
+        return logit if len(logits) == 1 else torch.stack(list(logits.values()), 1)
 
     def _read(self, name, values, features):
-        """What an input of this name is: the value of a layer, or a list of features' vectors."""
+        """What an input of this name is: the value of a layer, or a list of features' vectors, which `features` gives
+        by name."""
         if name in values:
             return values[name]
         if name in self._groups:
             return [vector for member in self._groups[name] for vector in self._read(member, {}, features)]
         if name in ('categorical', 'fields'):
-            return [features[feature['name']] for feature in self.config['features']
-                    if name == 'categorical' or not feature.get('sequence')]
-        return [features[name]]
+            return [vector for feature in self.config['features']
+                    if name == 'categorical' or not feature.get('sequence') for vector in features(feature['name'])]
+        return features(name)
+
+
+def _logit_of_product(a, b):
+    """The logit of the product of two probabilities, of which a and b are the logits: 1 / p - 1 is
+    exp(-a) + exp(-b) + exp(-a - b)."""
+    return -torch.logsumexp(torch.stack([-a, -b, -a - b]), 0)
 
 
 ThermoclineDlrm = ThermoclineModel  # Its name in earlier versions.
