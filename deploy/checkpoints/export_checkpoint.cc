@@ -120,6 +120,9 @@ nlohmann::ordered_json DescriptionOf(const Job& job) {
 void AddModel(const Job& job, nlohmann::ordered_json* model) {
   Job layers = job;
   ExpandPreset(InputsOf(job), &layers);
+  for (const Sequence& sequence : layers.sequence()) {
+    (*model)["sequences"].push_back(JsonOf(sequence));
+  }
   for (const FeatureGroup& group : layers.group()) (*model)["groups"].push_back(JsonOf(group));
   for (const Layer& layer : layers.layer()) (*model)["layers"].push_back(JsonOf(layer));
   for (const Task& task : layers.task()) (*model)["tasks"].push_back(JsonOf(task));
@@ -145,7 +148,12 @@ std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
                         {"padding_id", padding}});
     const std::string& weights = feature->categorical().weights();
     if (!weights.empty()) features.back()["weights"] = weights;
-    if (feature->has_sequence()) features.back()["sequence"] = true;
+    if (feature->has_sequence()) {
+      const Feature::Sequence& list = feature->sequence();
+      features.back()["sequence"] = true;
+      features.back()["max_length"] = list.max_length();
+      features.back()["keep"] = Feature::Sequence::Keep_Name(list.keep());
+    }
   }
   for (const TableLayout& table : tables.sparse) {
     Json entry = {{"name", table.name},

@@ -29,7 +29,7 @@ class Batch(NamedTuple):
     dense: torch.Tensor          # [samples, num_dense] float32
     keys: List[torch.Tensor]     # of each feature: [lookups] int64
     offsets: List[torch.Tensor]  # of each feature: [samples + 1] int64
-    labels: np.ndarray           # [samples] float32, 0 or 1; NaN where the log has none
+    labels: np.ndarray           # [samples], or of several tasks [samples, tasks], float32: 0, 1, or NaN where it is missing
     weights: Optional[List[Optional[torch.Tensor]]] = None  # of each feature: [lookups] float32, or None
 
 
@@ -227,9 +227,9 @@ class _NumberColumn:
 
 
 class _KeyColumn:
-    """A categorical feature, or a sequence: text becomes keys."""
+    """A categorical feature, or a sequence: text becomes keys. Each value of one that is read by step has a key."""
 
-    def __init__(self, feature, missing):
+    def __init__(self, feature, missing, is_by_step=False):
         of = feature.get('categorical', {})
         self.column = (feature.get('column') or [feature.get('name', '')])[0]
         self.weights = of.get('weights')  # The column of its values' weights.
@@ -242,7 +242,7 @@ class _KeyColumn:
         self._start, self._length = cut.get('start', 0), cut.get('length', 0)
         self._separator = of.get('separator', '').encode()
         self._if_missing = of.get('missing', 'OWN_KEY')
-        self._missing = missing
+        self._missing, self._is_by_step = missing, is_by_step
         sequence = feature.get('sequence', {})
         self._max_length, self._keeps_first = sequence.get('max_length', 0), sequence.get('keep') == 'FIRST'
         self._known = {}
@@ -276,7 +276,13 @@ class _KeyColumn:
             counts += [number] * len(added)
         return self._shorten(keys), self._shorten(counts)
 
+    def count(self, text):
+        """How many values a text has."""
+        return 0 if not text else text.count(self._separator) + 1 if self._separator else 1
+
     def _read(self, text):
+        if not text and self._is_by_step and self._if_missing != 'MALFORMED':
+            return []
         if not text and self._if_missing == 'OWN_KEY':
             return [EMPTY_CATEGORY]
         if not self._separator or not text:
@@ -299,6 +305,8 @@ class _KeyColumn:
             return [key]
         if self._if_missing == 'MALFORMED':
             raise ValueError('%r is missing, which categorical.missing refuses' % text)
+        if self._is_by_step and self._if_missing == 'NO_KEY':
+            raise ValueError('%r is missing and has no key, as each step of a sequence must' % text)
         return [EMPTY_CATEGORY] if self._if_missing == 'OWN_KEY' else []
 
     def _key(self, whole):
@@ -407,13 +415,16 @@ class _DescribedLog:
         of_name = {of['name']: of for of in stanzas}
         self._features = []  # A cross is (places of its features, buckets).
         places = {feature['name']: f for f, feature in enumerate(config['features'])}
-        for feature in config['features']:
+        self._sequences = [[places[name] for name in sequence['of']] for sequence in config.get('sequences', [])]
+        for f, feature in enumerate(config['features']):
             cross = of_name[feature['name']].get('cross')
-            self._features.append(_KeyColumn(of_name[feature['name']], missing) if cross is None else
+            is_by_step = any(f in lists for lists in self._sequences)
+            self._features.append(_KeyColumn(of_name[feature['name']], missing, is_by_step) if cross is None else
                                   ([places[name] for name in cross['of']], int(cross.get('buckets', 0))))
         self._positive = {text.encode() for text in data['label'].get('positive', [])}
-        label = (config.get('tasks') or [{}])[0].get('label') or data['label']['column'][0]
-        self._label = self._names.index(label) if label in self._names else None
+        self._may_be_missing, self._missing = data['label'].get('may_be_missing', False), missing
+        labels = [task.get('label') or data['label']['column'][0] for task in config.get('tasks') or [{}]]
+        self._labels = [self._names.index(label) if label in self._names else None for label in labels]
         self._split = data['split'] if held_out and data.get('split', {}).get('column') else None
         self._column = {}
         used = [of.column for of in self._numbers]
@@ -465,12 +476,9 @@ class _DescribedLog:
         columns = self._columns(text)
         if len(columns) != len(self._names):
             raise ValueError('%d columns, not %d' % (len(columns), len(self._names)))
-        label = math.nan
-        if self._label is not None:
-            label = columns[self._label]
-            if not self._positive and label not in (b'0', b'1'):
-                raise ValueError('the label %r is not 0 or 1' % label)
-            label = float(label in self._positive if self._positive else label)
+        labels = [math.nan if at is None else self._read_label(columns[at]) for at in self._labels]
+        if self._may_be_missing and None not in self._labels and all(map(math.isnan, labels)):
+            raise ValueError('no label is there')
         numbers = [of.read(columns[self._column[of.column]]) for of in self._numbers]
         bags, weights = [], []
         for of in self._features:
@@ -486,9 +494,21 @@ class _DescribedLog:
         for f, of in enumerate(self._features):
             if not isinstance(of, _KeyColumn):
                 bags[f] = [_cross([bags[i][-1] for i in of[0]], of[1])]
+        for lists in self._sequences:
+            counts = [self._features[f].count(columns[self._column[self._features[f].column]]) for f in lists]
+            if len(set(counts)) > 1:
+                raise ValueError('the lists of a sequence differ in length: %s' % ', '.join(
+                    '%r has %d' % (self._features[f].column, count) for f, count in zip(lists, counts)))
         if self._split and not self._is_held_out(columns):
             return None
-        return label, numbers, bags, weights
+        return labels[0] if len(labels) == 1 else labels, numbers, bags, weights
+
+    def _read_label(self, text):
+        if self._may_be_missing and (not text or self._missing(text, _number(text))):
+            return math.nan
+        if not self._positive and text not in (b'0', b'1'):
+            raise ValueError('the label %r is not 0 or 1' % text)
+        return float(text in self._positive if self._positive else text)
 
     def rows(self, test_share, max_bad_rows):
         def lines():
@@ -532,18 +552,33 @@ def _read_npy(folder, config, batch_size, test_share, held_out, max_bad_rows):
         return array.reshape(len(array), columns)
     all_labels = load('labels', 1)
     all_dense = load('dense', config['data']['num_dense'])
-    sparse = load('sparse', sum(feature['columns'] for feature in config['features']))
+    sparse = load('sparse', sum(feature['columns'] for feature in config['features'] if not feature.get('sequence')))
+    lists = {feature['name']: [np.load(os.path.join(folder, '%s_%s_%s.npy' % (split, feature['name'], kind)),
+                                       mmap_mode='r').reshape(-1) for kind in ('values', 'offsets')]
+             for feature in config['features'] if feature.get('sequence')}
     rows, bad = len(all_labels), 0
     for begin in range(_first_held_out(rows, test_share), rows, batch_size):
         part = slice(begin, min(begin + batch_size, rows))
         dense = np.array(all_dense[part], np.float32)
         labels = np.array(all_labels[part], np.float32).reshape(-1)
         good = np.isfinite(dense).all(axis=1) & np.isin(labels, (0, 1))
+        for sequence in config.get('sequences', []):
+            sizes = [np.diff(lists[name][1][part.start:part.stop + 1]) for name in sequence['of']]
+            good &= np.all([of == sizes[0] for of in sizes], axis=0)
         bad += int((~good).sum())
         if bad > max_bad_rows:
             raise ValueError('%s: row %d is malformed' % (folder, begin + int(np.argmin(good))))
         keys, offsets, column = [], [], 0
         for feature in config['features']:
+            if feature.get('sequence'):
+                values, ends = lists[feature['name']]
+                ends, most = ends[part.start:part.stop + 1].astype(np.int64), feature['max_length']
+                bags = [values[a:b][:most] if feature['keep'] == 'FIRST' else values[max(a, b - most):b]
+                        for a, b in zip(ends[:-1][good], ends[1:][good])]
+                keys.append(torch.from_numpy(np.concatenate([np.zeros(0, np.int64)] + [
+                    bag.astype(np.int64) for bag in bags])))
+                offsets.append(torch.from_numpy(np.cumsum([0] + [len(bag) for bag in bags], dtype=np.int64)))
+                continue
             ids = np.array(sparse[part, column:column + feature['columns']])[good]
             column += feature['columns']
             wide = ids.astype(np.int64)  # The same 64 bits of uint64; int32 keep their sign.

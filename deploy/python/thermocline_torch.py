@@ -568,7 +568,7 @@ class ThermoclineModel(nn.Module):
         self._tasks = config.get('tasks', [{'label': '', 'input': ['top']}])
         # A label may begin as a layer's name does: its tensors are taken out first.
         of_layers = dict(tensors)
-        self.tasks = nn.ModuleList()  # Of each task its linear layer, or None.
+        self.tasks = nn.ModuleList()  # A task without wide inputs has none.
         for task in self._tasks:
             own = {part: of_layers.pop('%s.%s' % (task['label'], part)) for part in ('weight', 'bias')
                    if '%s.%s' % (task['label'], part) in tensors}
@@ -729,6 +729,14 @@ def auc(scores, labels):
     return float(above / (positives * negatives))
 
 
+def metrics(logits, labels):
+    """{'auc', 'logloss'} of one task over the samples with a label; {} where none has one."""
+    has_label = ~np.isnan(labels)
+    if len(labels) and not has_label.any():
+        return {}
+    return {'auc': auc(logits[has_label], labels[has_label]), 'logloss': logloss(logits[has_label], labels[has_label])}
+
+
 def logloss(logits, labels):
     """Mean binary cross entropy of logits; 0 of none."""
     if len(logits) == 0:
@@ -739,8 +747,9 @@ def logloss(logits, labels):
 
 @torch.no_grad()
 def score(model, batches, device='cpu') -> Tuple[np.ndarray, np.ndarray]:
-    """(logits, labels) of all samples, [samples] float32 each."""
-    logits, labels = [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]
+    """(logits, labels) of all samples, [samples] float32 each, or of several tasks [samples, tasks]."""
+    shape = (0, len(model.tasks)) if len(model.tasks) > 1 else 0
+    logits, labels = [np.zeros(shape, np.float32)], [np.zeros(shape, np.float32)]
     move = lambda tensors: [None if of is None else of.to(device) for of in tensors]
     for batch in batches:
         out = model(batch.dense.to(device), move(batch.keys), move(batch.offsets),
@@ -765,7 +774,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
                         help='so many malformed rows are skipped (default: 0)')
     parser.add_argument('--batch-size', type=int, default=4096, metavar='N')
     parser.add_argument('--device', default='cpu', help='a PyTorch device (default: cpu)')
-    parser.add_argument('--logits', metavar='FILE', help='writes the logit of each sample, one a line')
+    parser.add_argument('--logits', metavar='FILE', help='writes the logit of each sample, one a line; those of several tasks with commas between')
     parser.add_argument('--json', action='store_true', help='prints the result as JSON')
     flags = parser.parse_args(arguments)
     if not 0 <= flags.test_share < 1 or flags.batch_size < 1:
@@ -780,16 +789,20 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return 1
     if flags.logits:
         with open(flags.logits, 'w') as file:
-            file.writelines('%.9g\n' % logit for logit in logits)
-    result = {'samples': len(labels)}
-    if not np.isnan(labels).any():  # Else the log has none.
-        result.update(auc=auc(logits, labels), logloss=logloss(logits, labels))
+            file.writelines(','.join('%.9g' % logit for logit in np.atleast_1d(of)) + '\n' for of in logits)
+    columns = [logits, labels] if logits.ndim == 1 else [logits.T, labels.T]
+    tasks = [metrics(*of) for of in (zip(*columns) if logits.ndim > 1 else [columns])]
+    result = {'samples': len(labels), **tasks[0]}
+    if len(tasks) > 1:
+        result['tasks'] = {task['label']: of for task, of in zip(model.config['tasks'], tasks)}
     if flags.json:
         print(json.dumps(result))
-    elif 'auc' not in result:
+    elif not any(tasks):
         print('%d samples; the log has no labels' % len(labels))
     else:
-        print('AUC %(auc).4f  logloss %(logloss).4f  on %(samples)d samples' % result)
+        for label, of in result.get('tasks', {'': result}).items():
+            print((label and label + ': ') + ('AUC %(auc).4f  logloss %(logloss).4f' % of if of else 'no labels') +
+                  '  on %d samples' % len(labels))
     return 0
 
 

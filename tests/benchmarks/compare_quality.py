@@ -4,12 +4,14 @@
     pip install -r tests/benchmarks/peers/requirements.txt      # torch and numpy suffice
     compare_quality.py avazu=train.csv.gz taobao=UserBehavior.csv criteo_kaggle=train.txt.gz [--seeds 5]
                        [--models dlrm,wide_deep,deepfm,dcnv2,finalmlp] [--kept FILE]
+    compare_quality.py movielens=movielens_100k_history.csv.gz --models dcnv2,din,bst,tbsm,mmoe,ple
+    compare_quality.py taobao_histories=histories.csv --models din,tbsm      # of peers/taobao_histories.py
 
-NAME=TEXT: TEXT is a log (plain or .gz) for which deploy/jobs/NAME.textproto is written. Its model is one of --models,
-with the widths and the rate of deploy/jobs/criteo_MODEL.textproto; dlrm is that of NAME.textproto itself. Thermocline
-trains that job and scores the last tenth. peers/real_logs.py makes arrays of the same rows by the rules of
-docs/formats.md, and peers/torch_models.py trains them with the same job: batch size, passes, widths, dropout, learning
-rate and the distribution of initial values; only the random numbers differ.
+NAME=TEXT: TEXT is a log (plain or .gz) for which deploy/jobs/NAME_MODEL.textproto is written, or NAME.textproto. The
+model of the latter is one of --models, with the widths and the rate of deploy/jobs/criteo_MODEL.textproto; dlrm is its
+own. Thermocline trains that job and scores the last tenth. peers/real_logs.py makes arrays of the same rows by the
+rules of docs/formats.md, and peers/torch_models.py trains them with the same job: batch size, passes, widths, dropout,
+learning rate and the distribution of initial values; only the random numbers differ.
 
 That the rows are the same is checked first: the model of the first seed, exported and scored in PyTorch with the
 keys of these arrays, must have the logloss that Thermocline found, to 1e-5. Printed: test AUC and logloss, mean and
@@ -48,6 +50,10 @@ def job_of(name, model):
     def read(job):
         with open(os.path.join(train_run.ROOT, "deploy", "jobs", f"{job}.textproto")) as file:
             return job_text.parse(file.read())
+    # The Taobao log with histories is Taobao's.
+    own = f"{name.partition('_histories')[0]}_{model}"
+    if os.path.exists(os.path.join(train_run.ROOT, "deploy", "jobs", f"{own}.textproto")):
+        return read(own)
     job = read(name)
     if model != "dlrm":
         del job["dlrm"]
@@ -71,16 +77,27 @@ def train(args, job, data, folder, seed, precision="FLOAT32"):
 
 
 def score_export(folder, seed):
-    """(auc, logloss) of an exported model on the test rows of the arrays."""
+    """[(auc, logloss)] of each task of an exported model on the test rows of the arrays."""
     log = click_log.ClickLog(folder)
-    dense, _, labels = log.split("test")
-    keys = np.load(os.path.join(folder, "keys.npy"))[-len(labels):].view(np.int64)
+    dense, sparse, labels = log.split("test")
     model = thermocline_torch.ThermoclineModel.load(os.path.join(folder, f"{seed}.safetensors")).eval()
-    offsets = [torch.arange(len(labels) + 1)] * keys.shape[1]
+    keys, offsets, at = {}, {}, 0
+    tables = list(dict.fromkeys(feature.table for feature in log.features))
+    with np.load(os.path.join(folder, "keys.npz")) as by_id:
+        for feature in log.features:
+            ids = np.array(sparse[:, at:at + feature.columns])
+            at += feature.columns
+            of_table = by_id[f"arr_{tables.index(feature.table)}"]
+            keys[feature.name] = torch.from_numpy(of_table[ids[ids >= 0]].view(np.int64))
+            offsets[feature.name] = torch.from_numpy(np.r_[0, np.cumsum((ids >= 0).sum(1))])
+    names = [feature["name"] for feature in model.config["features"]] if log.has_names else list(keys)
     with torch.no_grad():
-        logits = model(torch.from_numpy(np.array(dense)),
-                       [torch.from_numpy(np.array(keys[:, f])) for f in range(keys.shape[1])], offsets).numpy()
-    return click_log.auc(labels, logits), click_log.logloss(labels.astype(np.float64), logits.astype(np.float64))
+        logits = model(torch.from_numpy(np.array(dense)), [keys[name] for name in names],
+                       [offsets[name] for name in names]).numpy()
+    columns = [log.labels.index(task["label"]) for task in model.config["tasks"]] if log.labels else [0]
+    return [(click_log.auc(of, scores), click_log.logloss(of, scores)) for of, scores in
+            zip(labels.reshape(len(labels), -1).T[columns].astype(np.float64),
+                logits.reshape(len(labels), -1).T.astype(np.float64))]
 
 
 def train_torch(args, job, folder, seed):

@@ -17,6 +17,7 @@ sys.path.insert(0, PEERS)
 import compare_models  # noqa: E402
 import compare_peers  # noqa: E402
 import job_text  # noqa: E402  These need no package.
+import taobao_histories  # noqa: E402
 
 try:
     import click_log
@@ -97,10 +98,11 @@ class PeersTest(unittest.TestCase):
                          [real_logs.MISSING] * 3)
         real_logs.convert("taobao", self.write_taobao([(i % 3, i, ["pv", "buy"][i % 2]) for i in range(20)]),
                           self.folder)
-        keys = np.load(os.path.join(self.folder, "keys.npy"))
-        np.testing.assert_array_equal(keys[:, 0], [i % 3 for i in range(20)])
-        self.assertEqual(int(keys[4, 3]), real_logs.cross_key([1, 7]))
         log = click_log.ClickLog(self.folder)
+        with np.load(os.path.join(self.folder, "keys.npz")) as keys:
+            ids = log.split("train")[1]
+            np.testing.assert_array_equal(keys["arr_0"][ids[:, 0]], [i % 3 for i in range(18)])
+            self.assertEqual(int(keys["arr_3"][ids[4, 3]]), real_logs.cross_key([1, 7]))
         dense, sparse, labels = log.split("test")
         self.assertEqual((log.cardinalities, dense.shape), ([3, 20, 1, 3], (2, 0)))
         # Keys that only test rows have are rows of their own.
@@ -143,6 +145,65 @@ class PeersTest(unittest.TestCase):
                 with self.subTest(model, tables=tables):
                     self.assert_learned(torch_models, ["--job", job, "--set", model, "--tables", tables])
 
+    def write_movielens(self, rows):
+        """Converts a log of (item, the items before it, like), whose other columns say nothing."""
+        text = os.path.join(self.folder, "log.csv")
+        with open(text, "w") as file:
+            file.write("time,user,item,age,gender,occupation,zip,year,genres,hist_item,hist_year,like,top\n")
+            for item, history, like in rows:
+                lists = "|".join(map(str, history)), "|".join("x" for _ in history)
+                file.write(",".join(["1", "7", str(item), "30", "F", "none", "", "x", "a|b", *lists, str(like),
+                                     str(1 - like)]) + "\n")
+        real_logs.convert("movielens", text, self.folder)
+        return click_log.ClickLog(self.folder)
+
+    def test_lists_stand_at_the_right_of_their_columns(self):
+        log = self.write_movielens([(9, [], 1), (8, [9], 0), (7, [9, 8, 7, 5], 1), *[(9, [7, 8], 0)] * 8])
+        self.assertEqual(log.cardinalities, [1, 4, 1, 1, 1, 1, 2])
+        _, sparse, labels = log.split("train")
+        np.testing.assert_array_equal(labels[:3], [[1, 0], [0, 1], [1, 0]])
+        np.testing.assert_array_equal(sparse[:3, 1], [3, 2, 1])  # The item's ids are those of hist_item.
+        np.testing.assert_array_equal(sparse[:4, 8:12], [[-1] * 4, [-1, -1, -1, 3], [3, 2, 1, 0], [-1, -1, 1, 2]])
+        with np.load(os.path.join(self.folder, "keys.npz")) as keys:
+            self.assertEqual(keys["arr_1"].tolist(), [5, 7, 8, 9])
+            self.assertEqual(int(keys["arr_4"][0]), real_logs.MISSING)  # An empty zip has a key of its own.
+
+    @unittest.skipIf(torch is None, "no PyTorch")
+    def test_models_with_lists_train(self):
+        self.write_movielens([(i % 2, [2 + j % 3 for j in range(i % 5)], i % 2) for i in range(2000)])
+        for model in ("dcnv2", "din", "bst", "tbsm", "mmoe", "ple"):
+            job = ["--job", os.path.join(JOBS, f"movielens_{model}.textproto"), "--set", "train { batch_size: 32 }"]
+            for tables in ("each", "one") if model == "din" else ("one",):
+                with self.subTest(model, tables=tables):
+                    self.assert_learned(torch_models, [*job, "--tables", tables], 1 + (model in ("mmoe", "ple")))
+
+    @unittest.skipIf(torch is None, "no PyTorch")
+    def test_padding_changes_no_score(self):
+        log = self.write_movielens([(i % 2, [2 + j % 3 for j in range(i % 5)], i % 2) for i in range(30)])
+        sparse = torch.from_numpy(log.split("train")[1].astype(np.int64))
+        dense = torch.from_numpy(np.array(log.split("train")[0]))
+        for name in ("din", "bst", "tbsm"):
+            with open(os.path.join(JOBS, f"movielens_{name}.textproto")) as file:
+                job = job_text.parse(file.read())
+            tables = torch_models.Lists(log, job, 16, 0.5, False, True)
+            model = torch_models.MODELS[name](job[name], 1, len(tables.pooled), 16, tables.history).eval()
+            alone = torch.cat([model(dense[i:i + 1], *tables(sparse[i:i + 1])) for i in range(len(dense))])
+            torch.testing.assert_close(model(dense, *tables(sparse)), alone, msg=name)
+            self.assertGreater(float(alone.std()), 1e-4, name)
+
+    def test_a_row_of_taobao_asks_for_the_next_item(self):
+        events = [(1, "u", "i1", "c1"), (2, "v", "i2", "c2"), (3, "u", "i3", "c3"), (4, "u", "i1", "c1"),
+                  (5, "u", "i2", "c2")]
+        rows = list(taobao_histories.labelled_rows(events, 1, 2, 7))
+        self.assertEqual([row for row in rows if row[-1] == 1],
+                         [(3, "u", "i3", "c3", "i1", "c1", 1), (4, "u", "i1", "c1", "i1|i3", "c1|c3", 1),
+                          (5, "u", "i2", "c2", "i3|i1", "c3|c1", 1)])
+        for (time, *_, label), (_, _, item, category, *lists, _) in zip(rows[::2], rows[1::2]):
+            self.assertEqual(label, 1)
+            self.assertNotEqual((item, category), events[time - 1][2:])
+            self.assertIn((item, category), [event[2:] for event in events])
+        self.assertEqual(rows, list(taobao_histories.labelled_rows(events, 1, 2, 7)))
+
     @unittest.skipIf(torch is None, "no PyTorch")
     def test_what_it_cannot_train_is_named(self):
         self.convert([(i % 2, "1", "ab") for i in range(40)])
@@ -179,12 +240,14 @@ class PeersTest(unittest.TestCase):
             program.main()
         return printed.getvalue()
 
-    def assert_learned(self, program, arguments):
+    def assert_learned(self, program, arguments, tasks=1):
         printed = self.printed_by(program, arguments)
-        found = re.fullmatch(r"torch=(\S+) samples_per_s=([0-9.]+) auc=([0-9.]+) logloss=([0-9.]+)\n", printed)
+        found = re.fullmatch(r"torch=\S+ samples_per_s=[0-9.]+((?: auc=[0-9.]+ logloss=[0-9.]+)+)\n", printed)
         self.assertTrue(found, printed)
-        self.assertEqual(float(found[3]), 1)
-        self.assertLess(float(found[4]), 0.1)
+        results = re.findall(r"auc=([0-9.]+) logloss=([0-9.]+)", found[1])
+        self.assertEqual([float(auc) for auc, _ in results], [1] * tasks)
+        for _, logloss in results:
+            self.assertLess(float(logloss), 0.1)
 
 
 def rows_of(print_table, *arguments):

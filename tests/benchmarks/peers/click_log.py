@@ -45,18 +45,27 @@ def widths(text):
 
 
 class Feature(NamedTuple):
-    """One column of the sparse ids; or, for a list, as many neighbours as the longest has values. A shorter list has
-    -1 before its values."""
+    """One column of the sparse ids; or, for a list, as many neighbours as its longest value has. A shorter one has -1
+    before its values."""
     name: str
     table: str
-    columns: int = 1
     is_list: bool = False
+    columns: int = 1
+
+
+def padded(values, offsets, columns):
+    """A list's values in rows of an array, int32 [rows, columns], the last of them at the right."""
+    array = np.full((len(offsets) - 1, columns), -1, np.int32)
+    sizes = np.diff(offsets)
+    rows = np.repeat(np.arange(len(sizes)), sizes)
+    array[rows, columns + np.arange(len(values)) - np.repeat(offsets[1:], sizes)] = values
+    return array
 
 
 class ClickLog:
-    """The arrays of a folder, memory-mapped: dense float32 [rows, numbers] (may be none), sparse int32 [rows, columns
-    of all features], labels [rows], or [rows, labels] of a log with several. `cardinalities` are those of the features'
-    tables, in the order in which the features name them."""
+    """The arrays of a folder: dense float32 [rows, numbers] (may be none), sparse int32 [rows, columns of all features],
+    labels [rows], or [rows, labels] of a log with several. `cardinalities` are those of the features' tables, in the
+    order in which the features name them. They are memory-mapped; a log with lists is in memory."""
 
     def __init__(self, folder):
         self.folder = os.path.abspath(folder)
@@ -64,15 +73,22 @@ class ClickLog:
             self.cardinalities = widths(file.read().strip())
         self.features = [Feature(f"C{i + 1}", f"C{i + 1}") for i in range(len(self.cardinalities))]
         self.labels = []  # Their names, where there are several.
-        if os.path.exists(f"{folder}/features.json"):
+        self.has_names = os.path.exists(f"{folder}/features.json")  # Else the features count as C1, C2, ...
+        if self.has_names:
             with open(f"{folder}/features.json") as file:
                 described = json.load(file)
             self.features, self.labels = [Feature(*of) for of in described["features"]], described["labels"]
+        self._splits = {}
 
     def split(self, name):
-        dense, sparse, labels = (np.load(f"{self.folder}/{name}_{kind}.npy", mmap_mode="r")
-                                 for kind in ("dense", "sparse", "labels"))
-        return dense, sparse, labels.reshape((-1, len(self.labels)) if self.labels else -1)
+        if name not in self._splits:
+            dense, sparse, labels = (np.load(f"{self.folder}/{name}_{kind}.npy", mmap_mode="r")
+                                     for kind in ("dense", "sparse", "labels"))
+            lists = [padded(*(np.load(f"{self.folder}/{name}_{feature.name}_{kind}.npy") for kind in
+                              ("values", "offsets")), feature.columns) for feature in self.features if feature.is_list]
+            self._splits[name] = (dense, np.concatenate([sparse, *lists], 1) if lists else sparse,
+                                  labels.reshape((-1, len(self.labels)) if self.labels else -1))
+        return self._splits[name]
 
     def batches(self, name, size):
         """Copies of `size` rows each; the last one is shorter."""
@@ -177,9 +193,19 @@ def save(folder, labels, dense, sparse, cardinalities, first_test):
         file.write("-".join(map(str, cardinalities)) + "\n")
 
 
-def save_features(folder, features, labels):
+def save_lists(folder, features, labels, lists, first_test):
+    """Adds to save(): lists of ids [rows] for each Feature that is one, as npy files in Thermocline's form
+    (docs/own-log.md), and features.json, whose features have the columns of the sparse ids, then the lists."""
+    columns = {}
+    for name, rows in lists.items():
+        columns[name] = max(1, max(map(len, rows)))
+        for split, part in (("train", rows[:first_test]), ("test", rows[first_test:])):
+            values = np.concatenate([np.zeros(0, np.int32), *part]).astype(np.int32)
+            np.save(f"{folder}/{split}_{name}_values.npy", values)
+            np.save(f"{folder}/{split}_{name}_offsets.npy", np.cumsum([0, *map(len, part)]))
     with open(f"{folder}/features.json", "w") as file:
-        json.dump({"features": features, "labels": labels}, file)
+        json.dump({"features": [feature._replace(columns=columns.get(feature.name, 1)) for feature in features],
+                   "labels": labels}, file)
 
 
 if __name__ == "__main__":

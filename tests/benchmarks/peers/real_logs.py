@@ -3,11 +3,10 @@
 
     real_logs.py criteo_kaggle|avazu|taobao|movielens|taobao_histories TEXT FOLDER      TEXT: plain or .gz
 
-taobao_histories is a log that taobao_histories.py made of Taobao's. A column of sparse ids counts the distinct keys of
-its table in all rows, in their order; so a key that only test rows have is a row of its own that training never
-reaches, as in Thermocline. keys.npy has the keys themselves, uint64, by docs/formats.md ("Described text"), in the
-places of their ids: compare_quality.py feeds them to an exported model, whose scores show that both programs see the
-same rows.
+taobao_histories is a log that taobao_histories.py made of Taobao's. Ids count the distinct keys of their table in all
+rows, in their order; so a key that only test rows have is a row of its own that training never reaches, as in
+Thermocline. keys.npz has of each table the keys by id, uint64, by docs/formats.md ("Described text"):
+compare_quality.py feeds them to an exported model, whose scores show that both programs see the same rows.
 """
 import csv
 import gzip
@@ -62,7 +61,7 @@ class Form(NamedTuple):
     features: List[Tuple[str, Callable[[str], int]]]  # (column, key of its text)
     crosses: List[Tuple[List[int], int]] = []  # (places in `features`, buckets)
     lists: List[Tuple[str, Callable[[str], int]]] = []  # As `features`, of each value between "|".
-    tables: Dict[str, str] = {}  # Of a list whose table is a feature's.
+    tables: Dict[str, str] = {}  # Where a list reads the table of a feature.
     labels: List[str] = []  # Their names, where there are several.
 
 
@@ -97,8 +96,8 @@ FORMS = {
 
 
 def read(form, text):
-    """(labels int32 [rows] or [rows, labels], dense float32 [rows, numbers], keys uint64 [rows, features],
-    keys uint64 of each list [rows, its longest], MISSING before the others)"""
+    """(labels int32 [rows] or [rows, labels], dense float32 [rows, numbers], {feature: keys uint64 [rows]},
+    {list: keys uint64 of each row})"""
     labels, numbers, keys, lists = [], [], [], []
     with (gzip.open if text.endswith(".gz") else open)(text, "rt", newline="") as file:
         for row in csv.DictReader(file, form.columns or None, delimiter=form.separator):
@@ -107,53 +106,31 @@ def read(form, text):
             of_row = [key(row[column]) for column, key in form.features]
             keys.append(of_row + [cross_key([of_row[i] for i in places], buckets)
                                   for places, buckets in form.crosses])
-            lists.append([[key(value) for value in row[column].split("|")] if row[column] else []
+            lists.append([np.array([key(value) for value in row[column].split("|") if value], np.uint64)
                           for column, key in form.lists])
     numbers = np.array(numbers, np.float64).reshape(len(labels), len(form.numbers))
+    names = [column for column, _ in form.features] + [f"cross {i}" for i, _ in enumerate(form.crosses)]
     return (np.array(labels, np.int32), np.log1p(np.maximum(numbers, 0)).astype(np.float32),
-            np.array(keys, np.uint64), [padded(of_rows) for of_rows in zip(*lists)])
-
-
-def padded(lists):
-    array = np.full((len(lists), max(map(len, lists))), MISSING, np.uint64)
-    for row, values in zip(array, lists):
-        row[len(row) - len(values):] = values
-    return array
-
-
-def ids_of(keys, lists, form):
-    """(ids int32 [rows, features and the columns of all lists], -1 where a list has no value; keys likewise;
-    click_log.Feature of each feature and list; cardinalities of the tables)"""
-    names = [column for column, _ in form.features] + [f"cross{i}" for i, _ in enumerate(form.crosses)]
-    columns = {name: keys[:, i:i + 1] for i, name in enumerate(names)}
-    columns.update((column, of_list) for (column, _), of_list in zip(form.lists, lists))
-    features = [click_log.Feature(name, form.tables.get(name, name), array.shape[1], len(names) <= i)
-                for i, (name, array) in enumerate(columns.items())]
-    keys = np.concatenate(list(columns.values()), axis=1)
-    ids, cardinalities = np.empty(keys.shape, np.int32), []
-    for table in dict.fromkeys(feature.table for feature in features):
-        is_here = np.repeat([feature.table == table for feature in features], [feature.columns for feature in features])
-        is_padding = np.repeat([feature.is_list for feature in features], [feature.columns for feature in features])
-        of_table = keys[:, is_here]
-        is_value = (of_table != MISSING) | ~is_padding[is_here]
-        distinct, places = np.unique(of_table[is_value], return_inverse=True)
-        of_ids = np.full(of_table.shape, -1, np.int32)
-        of_ids[is_value] = places
-        ids[:, is_here] = of_ids
-        cardinalities.append(len(distinct))
-    return ids, keys, features, cardinalities
+            dict(zip(names, np.array(keys, np.uint64).T)),
+            {column: list(of_rows) for (column, _), of_rows in zip(form.lists, zip(*lists))})
 
 
 def convert(name, text, folder, test_share=0.1):
-    """Writes the arrays of ClickLog, and keys.npy; the last `test_share` of the rows are the test rows."""
+    """Writes the arrays of ClickLog, and keys.npz; the last `test_share` of the rows are the test rows."""
     form = FORMS[name]
     labels, dense, keys, lists = read(form, text)
-    ids, keys, features, cardinalities = ids_of(keys, lists, form)
+    features = [click_log.Feature(of, form.tables.get(of, of), of in lists) for of in [*keys, *lists]]
+    by_id = {table: np.unique(np.concatenate([of for feature in features if feature.table == table for of in
+                                              ([keys[feature.name]] if feature.name in keys else lists[feature.name])]))
+             for table in dict.fromkeys(feature.table for feature in features)}
+    ids = {of: np.searchsorted(by_id[of], column).astype(np.int32) for of, column in keys.items()}
     first_test = int(len(labels) * (1 - test_share))
-    click_log.save(folder, labels, dense, ids, cardinalities, first_test)
-    if form.lists:
-        click_log.save_features(folder, features, form.labels)
-    np.save(os.path.join(folder, "keys.npy"), keys)
+    click_log.save(folder, labels, dense, np.stack(list(ids.values()), 1), list(map(len, by_id.values())), first_test)
+    if lists:
+        id_lists = {of: [np.searchsorted(by_id[form.tables.get(of, of)], row) for row in rows]
+                    for of, rows in lists.items()}
+        click_log.save_lists(folder, features, form.labels, id_lists, first_test)
+    np.savez(os.path.join(folder, "keys.npz"), *by_id.values())
 
 
 if __name__ == "__main__":

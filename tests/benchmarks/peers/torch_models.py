@@ -220,7 +220,7 @@ class Bst(SequenceModel):
         super().__init__()
         width, units = history.parts * dim, job_text.listed(settings, "deep")
         dropout, positions = settings.get("dropout", 0), settings.get("positions", 0)
-        self.positions = nn.Parameter(torch.empty(positions, width).uniform_(-width ** -0.5, width ** -0.5)) \
+        self.positions = nn.Parameter(torch.empty(positions, width).uniform_(-0.01, 0.01)) \
             if positions else None
         self.blocks = nn.ModuleList(Block(width, settings.get("heads", 1), settings.get("units", 4 * width), dropout)
                                     for _ in range(settings.get("blocks", 1)))
