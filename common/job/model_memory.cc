@@ -30,8 +30,9 @@ uint64_t DenseParameterBytes(const std::vector<DenseTable>& tensors, ComputeOn w
 
 uint64_t TransferBytes(const Job& resolved, const StepTraffic& step, bool has_gradients) {
   const double of_samples = step.samples * (resolved.data().num_dense() + 2);  // Label and weight.
-  // Row and bag of each lookup, where the bags of a key begin; rows, and gradients on the way back.
-  const double floats = of_samples + 2 * step.lookups + step.keys + step.floats;
+  // Row and bag of each lookup, the sample of each step, where the bags of a key begin; rows, and
+  // gradients on the way back.
+  const double floats = of_samples + 2 * step.lookups + step.steps + step.keys + step.floats;
   return static_cast<uint64_t>(2 * sizeof(float) * (floats + (has_gradients ? step.floats : 0)));
 }
 

@@ -41,6 +41,7 @@ bool HoldsRows(const JobTables& tables, size_t t);
 struct StepTraffic {
   double samples = 0;
   double lookups = 0;
+  double steps = 0;   // Steps of all sequences, of which each is a lookup of several features.
   double keys = 0;    // Distinct keys of all tables together.
   double floats = 0;  // The floats of these keys' rows.
 };

@@ -193,7 +193,8 @@ bool HasNoTensors(const Layer& layer) {
 
 // Whether number i of the layer's value is about number i of its input.
 bool KeepsPlaces(const Layer& layer) {
-  return layer.has_feature_gate() || layer.has_cross() || layer.has_embed();
+  return layer.has_feature_gate() || layer.has_cross() || layer.has_embed() ||
+         layer.has_attention() || layer.has_self_attention();
 }
 
 // Adds what `inputs` stand for: features, and the layers with tensors that are read directly or
@@ -205,7 +206,12 @@ void AddSources(const Job& job, const google::protobuf::RepeatedPtrField<std::st
         std::find_if(job.group().begin(), job.group().end(),
                      [&](const FeatureGroup& group) { return group.name() == input; });
     const Layer* const layer = FindLayer(job, input);
-    if (input == "numeric") {
+    const auto sequence =
+        std::find_if(job.sequence().begin(), job.sequence().end(),
+                     [&](const Sequence& sequence) { return sequence.name() == input; });
+    if (sequence != job.sequence().end()) {
+      for (const std::string& list : sequence->of()) sources->push_back(list + " by step");
+    } else if (input == "numeric") {
       for (const Feature* feature : NumericFeatures(job)) sources->push_back(feature->name());
     } else if (input == "categorical" || input == "fields") {
       for (const Feature* feature : EmbeddedFeatures(job)) {
@@ -228,6 +234,8 @@ std::vector<std::string> SourcesOf(const Job& job, const std::string& name) {
   if (const Layer* const layer = FindLayer(job, name); layer != nullptr) {
     AddSources(job, layer->input(), &sources);
     AddSources(job, layer->feature_gate().by(), &sources);
+    AddSources(job, layer->attention().query(), &sources);
+    AddSources(job, layer->gate().by(), &sources);
   }
   for (const Task& task : job.task()) {
     if (task.label() == name) AddSources(job, task.input(), &sources);
@@ -403,6 +411,7 @@ absl::Status CheckGraph(const Job& job, const Job& before) {
   const auto by_name = [](const auto& stanza) { return stanza.name(); };
   RETURN_IF_ERROR(CheckStanzas(job.layer(), before.layer(), "layer", by_name));
   RETURN_IF_ERROR(CheckStanzas(job.group(), before.group(), "group", by_name));
+  RETURN_IF_ERROR(CheckStanzas(job.sequence(), before.sequence(), "sequence", by_name));
   return CheckStanzas(job.task(), before.task(), "task",
                       [](const Task& task) { return task.label(); });
 }

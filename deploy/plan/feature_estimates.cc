@@ -31,6 +31,25 @@ double LookupsOf(const Feature& feature, const Json* figures) {
   return std::min(most, (column->at("values").get<double>() + missing) / rows);
 }
 
+double LookupsOf(const FeatureSpec& spec, const std::vector<const Feature*>& features,
+                 const Json* figures) {
+  return LookupsOf(*features[spec.source], figures) + (spec.then >= 0 ? 1 : 0);
+}
+
+std::vector<LookedUp> LookedUpOf(const JobTables& tables,
+                                 const std::vector<const Feature*>& features) {
+  std::vector<LookedUp> looked_up;
+  std::vector<bool> is_there(features.size());
+  for (const FeatureSpec& spec : tables.features) {
+    for (const int source : {spec.source, spec.then}) {
+      if (source < 0 || is_there[source]) continue;
+      is_there[source] = true;
+      looked_up.push_back({features[source], spec.table_index});
+    }
+  }
+  return looked_up;
+}
+
 KnownRows RowsOf(const Feature& feature, const Json* figures, double training_share) {
   const Feature::Categorical& categorical = feature.categorical();
   if (categorical.boundaries_size() > 0) {

@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "common/job/resolved_job.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {
@@ -20,6 +22,18 @@ const nlohmann::ordered_json* ColumnOf(const Feature& feature,
 
 // Lookups of a sample, on average.
 double LookupsOf(const Feature& feature, const nlohmann::ordered_json* figures);
+// The same of one of JobTables::features, with its last step. features: EmbeddedFeatures
+double LookupsOf(const FeatureSpec& spec, const std::vector<const Feature*>& features,
+                 const nlohmann::ordered_json* figures);
+
+// A feature whose keys are looked up, and the table, as its index in JobTables::sparse.
+struct LookedUp {
+  const Feature* feature;
+  int table;
+};
+// Each of `features` that JobTables::features look up, in whatever way, once.
+std::vector<LookedUp> LookedUpOf(const JobTables& tables,
+                                 const std::vector<const Feature*>& features);
 
 struct KnownRows {
   std::optional<double> rows;

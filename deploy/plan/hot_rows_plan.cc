@@ -47,10 +47,12 @@ double MostHotRows(const JobTables& resolved, const std::vector<PlannedTable>& t
 }
 
 // The bytes of a sample in a batch of a pack.
-double PackedSampleBytes(const Job& job, const nlohmann::ordered_json* figures) {
+double PackedSampleBytes(const Job& job, const JobTables& resolved,
+                         const nlohmann::ordered_json* figures) {
   double bytes = 4.0 * (job.data().num_dense() + 1);  // And the label.
-  for (const Feature* feature : EmbeddedFeatures(job)) {
-    const double lookups = LookupsOf(*feature, figures);
+  const std::vector<const Feature*> features = EmbeddedFeatures(job);
+  for (const FeatureSpec& spec : resolved.features) {
+    const double lookups = LookupsOf(spec, features, figures);
     bytes += 8 * lookups + (lookups == 1 ? 0 : 4);
   }
   return bytes;
@@ -76,7 +78,7 @@ HotRowsPlan PlanHotRows(const Job& job, const JobTables& resolved,
 
   double counted = 0;
   for (const PlannedTable& table : tables) counted += static_cast<double>(table.rows.value_or(0));
-  const double sample_bytes = PackedSampleBytes(job, figures);
+  const double sample_bytes = PackedSampleBytes(job, resolved, figures);
   const double batch = job.train().batch_size();
   Add(&plan.pack, "lookups that are counted, at most", kCountedKeyBytes * counted);
   // A hot batch and a cold one, as rows and as bytes.
@@ -88,7 +90,7 @@ HotRowsPlan PlanHotRows(const Job& job, const JobTables& resolved,
   double bytes = 8 * hot_rows;
   if (job.has_fae() && figures != nullptr) {
     const double rows = figures->at("rows").get<double>() * (1 - held_out_share);
-    const auto features = static_cast<double>(EmbeddedFeatures(job).size());
+    const auto features = static_cast<double>(resolved.features.size());
     bytes += rows * sample_bytes +
              std::ceil(rows / batch) * (kPackedBatchBytes + kPackedFeatureBytes * features);
   }

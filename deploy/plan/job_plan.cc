@@ -91,6 +91,8 @@ class Planner {
       : job_(job),
         figures_(inputs.figures),
         tables_(ResolveTables(job)),
+        features_(EmbeddedFeatures(job)),
+        looked_up_(LookedUpOf(tables_, features_)),
         model_(DescribeModel(job)),
         servers_(NumServers(job.cluster())),
         workers_(job.cluster().workers()),
@@ -157,7 +159,6 @@ class Planner {
   }
 
   void AddTables() {
-    const std::vector<const Feature*> features = EmbeddedFeatures(job_);
     for (size_t t = 0; t < tables_.sparse.size(); ++t) {
       const TableLayout& layout = tables_.sparse[t];
       PlannedTable table;
@@ -165,9 +166,9 @@ class Planner {
       table.dim = layout.dim;
       double rows = 0;
       bool is_known = true;
-      for (size_t f = 0; f < features.size(); ++f) {
-        if (tables_.features[f].table_index != static_cast<int>(t)) continue;
-        const KnownRows known = RowsOf(*features[f], figures_, 1 - held_out_share_);
+      for (const LookedUp& looked_up : looked_up_) {
+        if (looked_up.table != static_cast<int>(t)) continue;
+        const KnownRows known = RowsOf(*looked_up.feature, figures_, 1 - held_out_share_);
         is_known &= known.rows.has_value();
         rows += known.rows.value_or(0);
         table.rows_from = table.rows_from.empty() || table.rows_from == known.from
@@ -239,11 +240,10 @@ class Planner {
   // Adds the bytes of all workers' pulls and pushes in a step.
   void AddTraffic() {
     const double samples = std::ceil(double{1} * job_.train().batch_size() / workers_);
-    const std::vector<const Feature*> features = EmbeddedFeatures(job_);
     double pulled = 0, pushed = 0;
-    for (size_t f = 0; f < features.size(); ++f) {
-      const TableLayout& layout = tables_.sparse[tables_.features[f].table_index];
-      const double keys = DistinctIn(*features[f], figures_, samples);
+    for (const LookedUp& looked_up : looked_up_) {
+      const TableLayout& layout = tables_.sparse[looked_up.table];
+      const double keys = DistinctIn(*looked_up.feature, figures_, samples);
       pulled += keys * static_cast<double>(PulledKeyBytes(layout.dim));
       pushed += keys * static_cast<double>(PushedKeyBytes(layout.dim));
       changed_bytes_per_step_ +=
@@ -314,13 +314,20 @@ class Planner {
   StepTraffic TrafficOf(double samples, bool held_only = false) const {
     StepTraffic step;
     step.samples = samples;
-    const std::vector<const Feature*> features = EmbeddedFeatures(job_);
-    for (size_t f = 0; f < features.size(); ++f) {
-      if (held_only && !HoldsRows(tables_, tables_.features[f].table_index)) continue;
-      const double keys = DistinctIn(*features[f], figures_, samples);
-      step.lookups += samples * LookupsOf(*features[f], figures_);
+    int sequences = 0;
+    for (const FeatureSpec& spec : tables_.features) {
+      if (held_only && !HoldsRows(tables_, spec.table_index)) continue;
+      const double lookups = samples * LookupsOf(spec, features_, figures_);
+      step.lookups += lookups;
+      if (spec.sequence < sequences) continue;
+      ++sequences;
+      step.steps += lookups;
+    }
+    for (const LookedUp& looked_up : looked_up_) {
+      if (held_only && !HoldsRows(tables_, looked_up.table)) continue;
+      const double keys = DistinctIn(*looked_up.feature, figures_, samples);
       step.keys += keys;
-      step.floats += keys * tables_.sparse[tables_.features[f].table_index].dim;
+      step.floats += keys * tables_.sparse[looked_up.table].dim;
     }
     return step;
   }
@@ -483,6 +490,8 @@ class Planner {
   const Job& job_;
   const Json* const figures_;
   const JobTables tables_;
+  const std::vector<const Feature*> features_;  // The job's, that read tables.
+  const std::vector<LookedUp> looked_up_;
   const ModelSpec model_;
   const uint64_t servers_, workers_;
   const bool on_device_;

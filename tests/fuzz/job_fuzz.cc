@@ -15,6 +15,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CHECK(again.ok());
   CHECK_EQ(again->SerializeAsString(), job->SerializeAsString());
   const JobTables tables = ResolveTables(*job);
-  CHECK_EQ(tables.features.size(), EmbeddedFeatures(*job).size());
+  if (job->sequence().empty()) {
+    CHECK_EQ(tables.features.size(), EmbeddedFeatures(*job).size());
+  }
+  for (const FeatureSpec& feature : tables.features) {
+    CHECK_LT(static_cast<size_t>(feature.table_index), tables.sparse.size());
+  }
   return 0;
 }
