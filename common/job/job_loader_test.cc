@@ -200,11 +200,12 @@ TEST(ParseJob, AFlagThatSpoilsAnotherLineIsNamedFirst) {
   EXPECT_THAT(ErrorOf(text, {"cache.window_steps=4", "cache.window_steps=3"}),
               StartsWith("job.textproto:5: "));
   const auto job = ParseJob(kSmallest, "job.textproto", {}, {"dlrm"});
-  EXPECT_EQ(job.status(),
-            absl::InvalidArgumentError(
-                "--clear dlrm: job.textproto: layer is missing; a job needs a model: dlrm, "
-                "wide_deep, deepfm, dcnv2, finalmlp, or layers and a task "
-                "of its own"));
+  EXPECT_EQ(
+      job.status(),
+      absl::InvalidArgumentError(
+          "--clear dlrm: job.textproto: layer is missing; a job needs a model: dlrm, "
+          "wide_deep, deepfm, dcnv2, finalmlp, din, bst, tbsm, mmoe, ple, or layers and a task "
+          "of its own"));
 }
 
 TEST(ParseJob, ClearedFieldsTakeTheirDefaultsBeforeOverrides) {

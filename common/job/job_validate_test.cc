@@ -393,10 +393,10 @@ TEST(ValidateJob, AMisspeltTableGetsASuggestion) {
 }
 
 TEST(ValidateJob, NeedsAModel) {
-  EXPECT_EQ(
-      ErrorWith("dlrm {\n  bottom: 8\n  top: 8\n}", ""),
-      "j: layer is missing; a job needs a model: dlrm, wide_deep, deepfm, dcnv2, finalmlp, or "
-      "layers and a task of its own");
+  EXPECT_EQ(ErrorWith("dlrm {\n  bottom: 8\n  top: 8\n}", ""),
+            "j: layer is missing; a job needs a model: dlrm, wide_deep, deepfm, dcnv2, finalmlp, "
+            "din, bst, tbsm, mmoe, ple, or "
+            "layers and a task of its own");
 }
 
 // The error of kJob with another model, without its place in the file.

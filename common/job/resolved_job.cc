@@ -142,6 +142,14 @@ double Power(double base, double exponent) {
   return has_half ? result * std::sqrt(base) : result;
 }
 
+// The most steps of a sample's lists.
+int64_t MaxLength(const Job& resolved, const Sequence& sequence) {
+  for (const Feature& feature : resolved.feature()) {
+    if (feature.name() == sequence.of(0)) return feature.sequence().max_length();
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::vector<TableLayout> JobTables::AllLayouts() const {
@@ -179,8 +187,10 @@ ModelInputs InputsOf(const Job& resolved) {
   }
   for (const Sequence& sequence : resolved.sequence()) {
     const auto number = static_cast<int>(inputs.sequences.size());
-    inputs.sequences.push_back(
-        {sequence.name(), inputs.num_vectors(), sequence.of_size(), !sequence.then().empty()});
+    const bool ends_with_sample = !sequence.then().empty();
+    inputs.sequences.push_back({sequence.name(), inputs.num_vectors(), sequence.of_size(),
+                                ends_with_sample,
+                                MaxLength(resolved, sequence) + (ends_with_sample ? 1 : 0)});
     for (const std::string& list : sequence.of()) {
       inputs.features.push_back({absl::StrCat(sequence.name(), ".", list), tables[list],
                                  dims[tables[list]], /*is_sequence=*/true, number});

@@ -28,6 +28,7 @@ struct StepSequence {
   int first_feature = 0;
   int features = 0;
   bool ends_with_sample = false;  // The last step is the sample's own (Sequence.then).
+  int64_t max_steps = 0;          // A sample has at most so many.
 };
 
 // What the features of a job give its model.

@@ -50,7 +50,9 @@ class WrittenColumns {
 
 // Whether the gradient of input `i` is that of the output.
 bool IsIdentity(GraphNode::Op op, size_t i) {
-  return op == GraphNode::Op::kAdd || (op == GraphNode::Op::kCross && i == 2);
+  using Op = GraphNode::Op;
+  return op == Op::kAdd || op == Op::kAddPositions || (op == Op::kSubtract && i == 0) ||
+         (op == Op::kCross && i == 2);
 }
 
 }  // namespace
@@ -83,9 +85,10 @@ LayerValue GraphBuilder::Numeric(int numeric) {
   return {{{numeric_, 0, numeric}}, {numeric}, {"numeric"}};
 }
 
-void GraphBuilder::AddPooled(int dim, std::vector<int32_t> features) {
+void GraphBuilder::AddPooled(int dim, int sequence, std::vector<int32_t> features) {
   Value vectors;
   vectors.origin = Origin::kVectors;
+  vectors.sequence = sequence;
   vectors.width = dim * static_cast<int>(features.size());
   vectors.group = static_cast<int>(graph_.pooled.size());
   vectors.has_gradient = vectors.leads_to_rows = true;
@@ -93,6 +96,7 @@ void GraphBuilder::AddPooled(int dim, std::vector<int32_t> features) {
   first_order_.push_back(-1);
   PooledFeatures pooled;
   pooled.dim = dim;
+  pooled.sequence = sequence;
   pooled.features = std::move(features);
   graph_.pooled.push_back(std::move(pooled));
 }
@@ -134,7 +138,9 @@ ValueSlice GraphBuilder::InOne(const std::vector<ValueSlice>& slices) {
   if (known != concats_.end()) return {known->second, 0, values_[known->second].width};
   Value value;
   value.origin = Origin::kConcat;
+  value.sequence = values_[merged[0].value].sequence;
   for (const ValueSlice& slice : merged) {
+    CHECK_EQ(values_[slice.value].sequence, value.sequence);
     value.width += slice.width;
     value.has_gradient = value.has_gradient || values_[slice.value].has_gradient;
     value.leads_to_rows = value.leads_to_rows || values_[slice.value].leads_to_rows;
@@ -149,11 +155,50 @@ ValueSlice GraphBuilder::InOne(const std::vector<ValueSlice>& slices) {
   return {pending.output, 0, width};
 }
 
+int GraphBuilder::SequenceOf(const LayerValue& value) const {
+  CHECK(!value.slices.empty());
+  return values_[value.slices[0].value].sequence;
+}
+
 LayerValue GraphBuilder::AddNode(GraphNode node, const std::vector<LayerValue>& inputs,
                                  int output_width, int aux_columns) {
+  const int sequence = inputs.empty() ? kSamples : SequenceOf(inputs[0]);
+  for (const LayerValue& input : inputs) CHECK_EQ(SequenceOf(input), sequence);
+  return AddNodeOf(sequence, std::move(node), inputs, output_width, aux_columns);
+}
+
+LayerValue GraphBuilder::Repeat(const LayerValue& value, int sequence) {
+  std::pair<int, std::vector<ValueSlice>> key = {sequence, Merged(value.slices)};
+  const auto known = repeated_.find(key);
+  LayerValue repeated = value;
+  if (known != repeated_.end()) {
+    repeated.slices = known->second.slices;
+    return repeated;
+  }
+  GraphNode node;
+  node.op = GraphNode::Op::kRepeat;
+  const LayerValue at_steps = AddNodeOf(sequence, std::move(node), {value}, value.width(), 0);
+  repeated.slices = at_steps.slices;
+  repeated_[std::move(key)] = at_steps;
+  return repeated;
+}
+
+LayerValue GraphBuilder::PoolSteps(const LayerValue& value, Layer::Pool::Mode mode) {
+  GraphNode node;
+  node.op = GraphNode::Op::kPoolSteps;
+  node.step_pooling = mode;
+  LayerValue pooled = value;
+  pooled.slices = AddNodeOf(kSamples, std::move(node), {value}, value.width(), 0).slices;
+  return pooled;
+}
+
+LayerValue GraphBuilder::AddNodeOf(int sequence, GraphNode node,
+                                   const std::vector<LayerValue>& inputs, int output_width,
+                                   int aux_columns) {
   Pending pending;
   Value output;
   output.width = output_width;
+  output.sequence = sequence;
   output.has_gradient = !node.tensors.empty();
   for (const LayerValue& input : inputs) {
     pending.inputs.push_back(InOne(input.slices));
@@ -174,8 +219,8 @@ bool GraphBuilder::IsComputed(const LayerValue& value) const {
   });
 }
 
-int GraphBuilder::AddBuffer(int columns, int64_t ld, bool has_gradient) {
-  graph_.buffers.push_back({columns, ld, has_gradient});
+int GraphBuilder::AddBuffer(int sequence, int columns, int64_t ld, bool has_gradient) {
+  graph_.buffers.push_back({columns, ld, has_gradient, sequence});
   return static_cast<int>(graph_.buffers.size()) - 1;
 }
 
@@ -193,7 +238,7 @@ void GraphBuilder::PlacePooled(int v, int leading_floats) {
   const int dim = group.dim;
   group.leading = (leading_floats + dim - 1) / dim;
   const int columns = group.leading * dim + value.width;
-  group.vectors = AddBuffer(columns, columns, true);
+  group.vectors = AddBuffer(value.sequence, columns, columns, true);
   value.home = {group.vectors, group.leading * dim, value.width};
 }
 
@@ -215,7 +260,7 @@ void GraphBuilder::PlaceConcat(int v) {
     buffer = vectors.buffer;
     first = vectors.first + vectors.width - width;
   } else {
-    buffer = AddBuffer(width, PaddedColumns(width), true);
+    buffer = AddBuffer(values_[v].sequence, width, PaddedColumns(width), true);
   }
   values_[v].home = {buffer, first, width};
   for (const ValueSlice& part : parts) {
@@ -235,7 +280,8 @@ void GraphBuilder::PlaceValues() {
       PlacePooled(v, 0);
     } else if (values_[v].origin == Origin::kNode) {
       const int width = values_[v].width;
-      values_[v].home = {AddBuffer(width, PaddedColumns(width), true), 0, width};
+      const int buffer = AddBuffer(values_[v].sequence, width, PaddedColumns(width), true);
+      values_[v].home = {buffer, 0, width};
     }
   }
   // A feature's vector and first-order weight have one place in both buffers.
@@ -243,7 +289,7 @@ void GraphBuilder::PlaceValues() {
     if (value.origin != Origin::kFirstOrder) continue;
     PooledFeatures& group = graph_.pooled[value.group];
     const int columns = group.leading + value.width;
-    group.first_order = AddBuffer(columns, columns, true);
+    group.first_order = AddBuffer(kSamples, columns, columns, true);
     value.home = {group.first_order, group.leading, value.width};
   }
 }
@@ -263,7 +309,7 @@ void GraphBuilder::MakeCopies(const Value& concat, GraphNode* node) const {
 }
 
 void GraphBuilder::PlanBackward(const std::vector<Pending>& pending) {
-  int scratch = kNoBuffer;
+  std::map<int, int> scratch_of;  // By sequence.
   WrittenColumns written(graph_.buffers);
   for (const Columns& logit : graph_.logits) written.Mark(logit);
   const auto plan_input = [&](GraphNode* node, size_t i, const Value& value) {
@@ -276,7 +322,10 @@ void GraphBuilder::PlanBackward(const std::vector<Pending>& pending) {
       gradient.target = input;
       written.Mark(input);
     } else if (gradient.is_wanted) {
-      if (scratch == kNoBuffer) scratch = AddBuffer(0, 0, false);
+      const int sequence = graph_.buffers[input.buffer].sequence;
+      const auto [place, is_new] = scratch_of.emplace(sequence, kNoBuffer);
+      if (is_new) place->second = AddBuffer(sequence, 0, 0, false);
+      const int scratch = place->second;
       GraphBuffer& buffer = graph_.buffers[scratch];
       buffer.columns = std::max(buffer.columns, input.width);
       buffer.ld = PaddedColumns(buffer.columns);
@@ -318,7 +367,8 @@ ModelGraph GraphBuilder::Finish(const std::vector<LayerValue>& logits) {
     node.has_gradient = output.has_gradient;
     node.leads_to_rows = output.leads_to_rows;
     if (pending.aux_columns > 0) {
-      const int aux = AddBuffer(pending.aux_columns, PaddedColumns(pending.aux_columns), false);
+      const int aux = AddBuffer(output.sequence, pending.aux_columns,
+                                PaddedColumns(pending.aux_columns), false);
       node.aux = {aux, 0, pending.aux_columns};
     }
     if (output.origin == Origin::kConcat) MakeCopies(output, &node);

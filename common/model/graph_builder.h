@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/model/dense_tensor.h"
@@ -24,7 +25,8 @@ struct ValueSlice {
   }
 };
 
-// What a layer gives: a list of vectors. They are the columns of the slices, one after the other.
+// What a layer gives: a list of vectors, of each sample or of each step of one sequence. They are
+// the columns of the slices, one after the other.
 struct LayerValue {
   std::vector<ValueSlice> slices;
   std::vector<int> widths;         // [vectors]
@@ -41,17 +43,23 @@ class GraphBuilder {
   // The numbers of all numeric features: one vector. REQUIRES: numeric > 0
   LayerValue Numeric(int numeric);
   // The pooled vectors of features that have one dim; and their first-order weights, a vector of
-  // width 1 each. dim: 0 where the features have first-order weights alone. The group that has been
-  // added is the `group`th.
-  void AddPooled(int dim, std::vector<int32_t> features);
+  // width 1 each. dim: 0 where the features have first-order weights alone. sequence: whose steps
+  // the vectors are of. The group that has been added is the `group`th.
+  void AddPooled(int dim, int sequence, std::vector<int32_t> features);
   ValueSlice VectorOf(int group, int index) const;
   ValueSlice FirstOrderOf(int group, int index);
 
   // Adds a node whose inputs are all vectors of each of `inputs`, and whose output has one vector.
   // The caller fills the node's operation and its parameters, no columns. `aux_columns`: 0: the
-  // node has no aux.
+  // node has no aux. REQUIRES: the inputs are all of samples, or of steps of one sequence.
   LayerValue AddNode(GraphNode node, const std::vector<LayerValue>& inputs, int output_width,
                      int aux_columns = 0);
+  // Returns whose steps the value is of, or kSamples. REQUIRES: a value of one kind.
+  int SequenceOf(const LayerValue& value) const;
+  // A sample's value at each step of the sequence. REQUIRES: a value of samples.
+  LayerValue Repeat(const LayerValue& value, int sequence);
+  // One value for each sample, of the steps'. REQUIRES: a value of steps.
+  LayerValue PoolSteps(const LayerValue& value, Layer::Pool::Mode mode);
 
   // Whether the value comes from nodes, and not from features as they are.
   bool IsComputed(const LayerValue& value) const;
@@ -65,6 +73,7 @@ class GraphBuilder {
   struct Value {
     Origin origin = Origin::kNode;
     int width = 0;
+    int sequence = kSamples;
     int group = 0;  // kVectors, kFirstOrder
     bool has_gradient = false, leads_to_rows = false;
     std::vector<ValueSlice> parts;  // kConcat
@@ -79,13 +88,16 @@ class GraphBuilder {
   };
 
   int AddValue(Value value);
+  // The node's output is of `sequence`, whatever its inputs are of.
+  LayerValue AddNodeOf(int sequence, GraphNode node, const std::vector<LayerValue>& inputs,
+                       int output_width, int aux_columns);
   // The columns as slices of as few values as possible.
   std::vector<ValueSlice> Merged(const std::vector<ValueSlice>& slices) const;
   // The columns as those of one value; a node that copies them beside each other is added where
   // they are of several.
   ValueSlice InOne(const std::vector<ValueSlice>& slices);
 
-  int AddBuffer(int columns, int64_t ld, bool has_gradient);
+  int AddBuffer(int sequence, int columns, int64_t ld, bool has_gradient);
   bool IsWhole(const ValueSlice& slice) const;
   bool HasNoHome(const ValueSlice& slice) const;
   // Gives homes to a concatenation and those of its parts that may lie in it.
@@ -103,6 +115,7 @@ class GraphBuilder {
   std::vector<int> vectors_, first_order_;  // [groups] their values; -1: none
   int numeric_ = -1;
   std::map<std::vector<ValueSlice>, int> concats_;
+  std::map<std::pair<int, std::vector<ValueSlice>>, LayerValue> repeated_;  // By sequence.
 };
 
 }  // namespace thermocline

@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/text.h"
 #include "common/model/layer_reader.h"
+#include "common/model/sequences.h"
 
 namespace thermocline {
 namespace {
@@ -21,10 +21,16 @@ bool IsReserved(const std::string& name) {
   return name == "numeric" || name == "categorical" || name == "fields";
 }
 
-bool IsName(const std::string& name) {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '_';
-  });
+// The names that a layer reads beside its inputs.
+struct ContextNames {
+  const char* field;
+  const RepeatedPtrField<std::string>& names;
+};
+
+ContextNames ContextNamesOf(const Layer& layer) {
+  if (layer.has_attention()) return {"attention.query", layer.attention().query()};
+  if (layer.has_gate()) return {"gate.by", layer.gate().by()};
+  return {"feature_gate.by", layer.feature_gate().by()};
 }
 
 }  // namespace
@@ -43,17 +49,33 @@ int LayerReader::LayerNamed(const std::string& name) const {
   return -1;
 }
 
+int LayerReader::SequenceNamed(const std::string& name) const {
+  const auto named =
+      std::find_if(inputs_.sequences.begin(), inputs_.sequences.end(),
+                   [&](const StepSequence& sequence) { return sequence.name == name; });
+  return named == inputs_.sequences.end() ? -1
+                                          : static_cast<int>(named - inputs_.sequences.begin());
+}
+
+bool LayerReader::IsTaken(const std::string& name) const {
+  return IsReserved(name) || SequenceNamed(name) >= 0 ||
+         std::any_of(inputs_.features.begin(), inputs_.features.end(),
+                     [&](const auto& feature) { return feature.name == name; });
+}
+
 ModelError LayerReader::UnknownName(const std::string& field, const std::string& name) const {
   std::vector<std::string> names = {"numeric", "categorical", "fields"};
   for (const Layer& layer : job_.layer()) names.push_back(layer.name());
   for (const EmbeddedFeature& feature : inputs_.features) names.push_back(feature.name);
+  for (const StepSequence& sequence : inputs_.sequences) names.push_back(sequence.name);
   for (const auto& [group, items] : groups_) names.push_back(group);
   if (inputs_.numeric_names.count(name) > 0) {
     return {field,
             absl::StrCat("is '", name, "', a number; layers read all numbers, as 'numeric'")};
   }
-  return {field, absl::StrCat("is '", name, "', but no layer, feature or group has this name",
-                              DidYouMean(name, names))};
+  return {field,
+          absl::StrCat("is '", name, "', but no layer, feature, sequence or group has this name",
+                       DidYouMean(name, names))};
 }
 
 std::optional<ModelError> LayerReader::ResolveName(const std::string& field,
@@ -68,6 +90,11 @@ std::optional<ModelError> LayerReader::ResolveName(const std::string& field,
   }
   if (layer >= 0) {
     items->push_back({Item::Kind::kLayer, layer});
+    return std::nullopt;
+  }
+  const int sequence = SequenceNamed(name);
+  if (sequence >= 0) {
+    items->push_back({Item::Kind::kSequence, sequence});
     return std::nullopt;
   }
   const auto group = groups_.find(name);
@@ -86,6 +113,7 @@ std::optional<ModelError> LayerReader::ResolveName(const std::string& field,
   const size_t before = items->size();
   for (int f = 0; f < inputs_.num_vectors(); ++f) {
     const EmbeddedFeature& feature = inputs_.features[f];
+    if (feature.sequence != kSamples) continue;
     if (all || (fields && !feature.is_sequence) || (!all && !fields && feature.name == name)) {
       items->push_back({Item::Kind::kFeature, f});
     }
@@ -112,11 +140,9 @@ std::optional<ModelError> LayerReader::ReadGroups() {
   for (int g = 0; g < job_.group_size(); ++g) {
     const FeatureGroup& group = job_.group(g);
     std::vector<Item> items;
-    const bool is_taken = IsReserved(group.name()) || LayerNamed(group.name()) >= 0 ||
-                          groups_.count(group.name()) > 0 ||
-                          std::any_of(inputs_.features.begin(), inputs_.features.end(),
-                                      [&](const auto& f) { return f.name == group.name(); });
-    if (!IsName(group.name()) || is_taken) {
+    const bool is_taken =
+        IsTaken(group.name()) || LayerNamed(group.name()) >= 0 || groups_.count(group.name()) > 0;
+    if (!IsInputName(group.name()) || is_taken) {
       return ModelError{
           FieldOf("group", g, "name"),
           absl::StrCat("is '", group.name(),
@@ -129,6 +155,9 @@ std::optional<ModelError> LayerReader::ReadGroups() {
       const std::string field = FieldOf("group", g, absl::StrCat("feature[", i, "]"));
       const std::string& name = group.feature(i);
       if (LayerNamed(name) >= 0) return ModelError{field, absl::StrCat("is '", name, "', a layer")};
+      if (SequenceNamed(name) >= 0) {
+        return ModelError{field, absl::StrCat("is '", name, "', a sequence")};
+      }
       Error error = ResolveName(field, name, job_.layer_size(), &items);
       if (error.has_value()) return error;
     }
@@ -138,33 +167,34 @@ std::optional<ModelError> LayerReader::ReadGroups() {
 }
 
 std::optional<ModelError> LayerReader::ReadInputs() {
-  std::set<std::string> features, names;
+  std::set<std::string> names;
   for (const EmbeddedFeature& feature : inputs_.features) {
     if (IsReserved(feature.name)) {
       return ModelError{"feature",
                         absl::StrCat("has one that is named '", feature.name,
                                      "', a word for several of them; name it otherwise")};
     }
-    features.insert(feature.name);
   }
-  std::set<int> read;
+  std::set<int> read, read_sequences;
   const auto mark = [&](const std::vector<Item>& items) {
     for (const Item& item : items) {
       if (item.kind == Item::Kind::kLayer) read.insert(item.index);
+      if (item.kind == Item::Kind::kSequence) read_sequences.insert(item.index);
       if (item.kind == Item::Kind::kNumeric) reads_numeric_ = true;
     }
   };
   for (int i = 0; i < job_.layer_size(); ++i) {
     const Layer& layer = job_.layer(i);
-    if (!IsName(layer.name()) || IsReserved(layer.name())) {
+    if (!IsInputName(layer.name())) {
       return ModelError{
           Field(i, "name"),
           absl::StrCat("is '", layer.name(), "'; it must be a name of letters, digits and '_'")};
     }
-    if (features.count(layer.name()) > 0) {
-      return ModelError{Field(i, "name"), absl::StrCat("is '", layer.name(),
-                                                       "', the name of a feature; name one of them "
-                                                       "otherwise")};
+    if (IsTaken(layer.name())) {
+      return ModelError{Field(i, "name"),
+                        absl::StrCat("is '", layer.name(), "', the name of a ",
+                                     SequenceNamed(layer.name()) >= 0 ? "sequence" : "feature",
+                                     "; name one of them otherwise")};
     }
     if (!names.insert(layer.name()).second) {
       return ModelError{Field(i, "name"), absl::StrCat("is '", layer.name(), "' a second time")};
@@ -176,7 +206,8 @@ std::optional<ModelError> LayerReader::ReadInputs() {
     Error error = ResolveNames(Field(i, "input"), layer.input(), i, &inputs.items);
     if (!error.has_value()) {
       std::vector<std::vector<Item>> context;
-      error = ResolveNames(Field(i, "feature_gate.by"), layer.feature_gate().by(), i, &context);
+      const ContextNames by = ContextNamesOf(layer);
+      error = ResolveNames(Field(i, by.field), by.names, i, &context);
       for (const auto& items : context) {
         inputs.context.insert(inputs.context.end(), items.begin(), items.end());
       }
@@ -193,6 +224,11 @@ std::optional<ModelError> LayerReader::ReadInputs() {
     if (read.count(i) > 0) continue;
     return ModelError{Field(i, "name"),
                       absl::StrCat("is '", NameOf(i), "', which no other layer and no task reads")};
+  }
+  for (size_t i = 0; i < inputs_.sequences.size(); ++i) {
+    if (read_sequences.count(static_cast<int>(i)) > 0) continue;
+    return ModelError{FieldOf("sequence", static_cast<int>(i), "name"),
+                      absl::StrCat("is '", inputs_.sequences[i].name, "', which no layer reads")};
   }
   return std::nullopt;
 }
@@ -267,6 +303,14 @@ std::optional<ModelError> LayerReader::CheckReads(const std::set<int>& vectors,
                                   ? theirs == first_order.end()
                                   : theirs != first_order.end() && mine->second == theirs->second;
     if (same_vectors && same_weights) continue;
+    if (feature.sequence != kSamples && first_order.count(other) > 0) {
+      return ModelError{
+          "layer", absl::StrCat("has one that reads the first-order weights of the feature '",
+                                inputs_.features[other].name, "', whose table '", feature.table,
+                                "' the sequence '", inputs_.sequences[feature.sequence].name,
+                                "' reads; give the list a table of its own, or leave the feature "
+                                "out of the first-order layer")};
+    }
     return ModelError{
         "layer",
         absl::StrCat("has one that reads ", same_vectors ? "first-order weights" : "the vectors",
@@ -280,9 +324,12 @@ std::optional<ModelError> LayerReader::CheckReads(const std::set<int>& vectors,
 std::optional<ModelError> LayerReader::PoolFeatures() {
   std::set<int> vectors;
   std::map<int, int> first_order;  // Feature: the layer that reads its first-order weight.
-  const auto add_vectors = [&vectors](const std::vector<Item>& items) {
+  const auto add_vectors = [&vectors, this](const std::vector<Item>& items) {
     for (const Item& item : items) {
       if (item.kind == Item::Kind::kFeature) vectors.insert(item.index);
+      if (item.kind != Item::Kind::kSequence) continue;
+      const StepSequence& sequence = inputs_.sequences[item.index];
+      for (int i = 0; i < sequence.features; ++i) vectors.insert(sequence.first_feature + i);
     }
   };
   for (int i = 0; i < job_.layer_size(); ++i) {
@@ -298,6 +345,11 @@ std::optional<ModelError> LayerReader::PoolFeatures() {
           return ModelError{field, absl::StrCat("is the layer '", NameOf(item.index),
                                                 "'; first_order reads features alone")};
         }
+        if (item.kind == Item::Kind::kSequence) {
+          return ModelError{field,
+                            absl::StrCat("is the sequence '", inputs_.sequences[item.index].name,
+                                         "'; first_order reads features alone")};
+        }
         if (item.kind == Item::Kind::kFeature && !first_order.emplace(item.index, i).second) {
           return ModelError{field,
                             absl::StrCat("is the feature '", inputs_.features[item.index].name,
@@ -309,13 +361,14 @@ std::optional<ModelError> LayerReader::PoolFeatures() {
   for (const std::vector<Item>& items : task_inputs_) add_vectors(items);
   Error error = CheckReads(vectors, first_order);
   if (error.has_value()) return error;
-  // Rows of one form are pooled together: of so many weights for a vector, with or without another.
-  using RowForm = std::pair<int, bool>;
+  // Rows of one form are pooled together: of so many weights for a vector, with or without another,
+  // for samples or for the steps of one sequence.
+  using RowForm = std::tuple<int, bool, int>;
   std::vector<RowForm> forms;
   std::map<RowForm, std::vector<int32_t>> by_form;
   for (int f = 0; f < inputs_.num_vectors(); ++f) {
     const RowForm form = {vectors.count(f) > 0 ? inputs_.features[f].dim : 0,
-                          first_order.count(f) > 0};
+                          first_order.count(f) > 0, inputs_.features[f].sequence};
     if (by_form.count(form) == 0) forms.push_back(form);
     by_form[form].push_back(f);
   }
@@ -325,7 +378,7 @@ std::optional<ModelError> LayerReader::PoolFeatures() {
     for (size_t i = 0; i < features.size(); ++i) {
       places_[features[i]] = {static_cast<int>(group), static_cast<int>(i)};
     }
-    graph_.AddPooled(forms[group].first, features);
+    graph_.AddPooled(std::get<0>(forms[group]), std::get<2>(forms[group]), features);
   }
   for (const auto& [feature, layer] : first_order) {
     const Layer::FirstOrder& weights = job_.layer(layer).first_order();
@@ -342,21 +395,81 @@ LayerValue LayerReader::ValueOf(const Item& item) {
     value.names.assign(value.widths.size(), NameOf(item.index));
     return value;
   }
-  const PooledPlace place = places_[item.index];
-  const EmbeddedFeature& feature = inputs_.features[item.index];
-  return {{graph_.VectorOf(place.group, place.index)}, {feature.dim}, {feature.name}};
+  const bool is_sequence = item.kind == Item::Kind::kSequence;
+  const int first = is_sequence ? inputs_.sequences[item.index].first_feature : item.index;
+  const int count = is_sequence ? inputs_.sequences[item.index].features : 1;
+  LayerValue value;
+  for (int f = first; f < first + count; ++f) {
+    const PooledPlace place = places_[f];
+    const EmbeddedFeature& feature = inputs_.features[f];
+    value.Append({{graph_.VectorOf(place.group, place.index)}, {feature.dim}, {feature.name}});
+  }
+  return value;
 }
 
-LayerValue LayerReader::ValueOf(const std::vector<Item>& items) {
-  LayerValue value;
-  for (const Item& item : items) value.Append(ValueOf(item));
+LayerValue LayerReader::ValueOf(const std::vector<Item>& items, int sequence) {
+  LayerValue value, of_samples;
+  const auto repeat = [&] {
+    if (!of_samples.slices.empty()) value.Append(graph_.Repeat(of_samples, sequence));
+    of_samples = LayerValue();
+  };
+  for (const Item& item : items) {
+    if (SequenceOf(item) == sequence) {
+      repeat();
+      value.Append(ValueOf(item));
+    } else {
+      of_samples.Append(ValueOf(item));
+    }
+  }
+  repeat();
   return value;
+}
+
+int LayerReader::SequenceOf(const Item& item) {
+  if (item.kind == Item::Kind::kSequence) return item.index;
+  return item.kind == Item::Kind::kLayer ? graph_.SequenceOf(values_[item.index]) : kSamples;
+}
+
+std::optional<ModelError> LayerReader::FindSequence(int layer) {
+  sequence_ = kSamples;
+  Error error;
+  const auto find = [&](const std::vector<Item>& items) {
+    for (const Item& item : items) {
+      const int sequence = SequenceOf(item);
+      if (sequence == kSamples || sequence == sequence_) continue;
+      if (sequence_ != kSamples) {
+        error = ModelError{Field(layer, "input"),
+                           absl::StrCat("has the steps of '", inputs_.sequences[sequence_].name,
+                                        "' and of '", inputs_.sequences[sequence].name,
+                                        "'; a layer reads the steps of one sequence")};
+      }
+      sequence_ = sequence;
+    }
+  };
+  for (const std::vector<Item>& items : layer_inputs_[layer].items) find(items);
+  if (!job_.layer(layer).has_attention()) find(layer_inputs_[layer].context);
+  if (error.has_value() || sequence_ != kSamples) return error;
+  const Layer& words = job_.layer(layer);
+  if (!words.has_attention() && !words.has_self_attention()) return std::nullopt;
+  return ModelError{Field(layer, "input"),
+                    absl::StrCat("has no steps; the attention of layer '", NameOf(layer),
+                                 "' reads a sequence, or layers over one")};
 }
 
 LayerValue LayerReader::InputOf(int layer) {
-  LayerValue value;
-  for (const std::vector<Item>& items : layer_inputs_[layer].items) value.Append(ValueOf(items));
-  return value;
+  std::vector<Item> all;
+  for (const std::vector<Item>& items : layer_inputs_[layer].items) {
+    all.insert(all.end(), items.begin(), items.end());
+  }
+  return ValueOf(all, sequence_);
+}
+
+LayerValue LayerReader::InputOf(int layer, size_t name) {
+  return ValueOf(layer_inputs_[layer].items[name], sequence_);
+}
+
+LayerValue LayerReader::ContextOf(int layer) {
+  return ValueOf(layer_inputs_[layer].context, sequence_);
 }
 
 }  // namespace thermocline

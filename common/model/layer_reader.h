@@ -27,14 +27,14 @@ class LayerReader {
   using Error = std::optional<ModelError>;
   // One of the things that an input's name stands for.
   struct Item {
-    enum class Kind { kNumeric, kFeature, kLayer };
+    enum class Kind { kNumeric, kFeature, kSequence, kLayer };
     Kind kind = Kind::kNumeric;
     int index = 0;
   };
   // A layer's inputs, before the layers have values.
   struct Inputs {
     std::vector<std::vector<Item>> items;  // [inputs by name]
-    std::vector<Item> context;             // What FeatureGate.by names.
+    std::vector<Item> context;             // What FeatureGate.by, Gate.by or Attention.query names.
   };
   // Where the vectors of a feature are among the pooled ones.
   struct PooledPlace {
@@ -53,6 +53,9 @@ class LayerReader {
                     std::vector<Item>* items) const;
   ModelError UnknownName(const std::string& field, const std::string& name) const;
   int LayerNamed(const std::string& name) const;
+  int SequenceNamed(const std::string& name) const;  // -1: none
+  // Whether a layer or a sequence has the name, or a feature, or a word.
+  bool IsTaken(const std::string& name) const;
 
   // Features
   // ----------------------------------------------------------------------------------------------
@@ -61,16 +64,27 @@ class LayerReader {
   Error CheckReads(const std::set<int>& vectors, const std::map<int, int>& first_order) const;
 
   LayerValue ValueOf(const Item& item);
-  LayerValue ValueOf(const std::vector<Item>& items);
-  // All inputs, one after the other.
+  // sequence: at whose steps the value is taken, where samples' vectors are repeated; kSamples:
+  // none.
+  LayerValue ValueOf(const std::vector<Item>& items, int sequence = kSamples);
+  // Returns whose steps the item is of, or kSamples.
+  int SequenceOf(const Item& item);
+  // Fills sequence_ with whose steps the layer works at: those of its inputs and its context.
+  Error FindSequence(int layer);
+  // All inputs, one after the other; the input of one name; the context. At the steps of sequence_.
   LayerValue InputOf(int layer);
+  LayerValue InputOf(int layer, size_t name);
+  LayerValue ContextOf(int layer);
 
   // Layers
   // ----------------------------------------------------------------------------------------------
 
   Error AddLayer(int layer);
+  // Returns how many numbers the layer reads for each sample or step.
+  int64_t NumbersOf(int layer);
   Error CheckNumbers(int layer, int64_t numbers) const;
   Error AddMlp(int layer);
+  LayerValue MakeMlp(const Layer::Mlp& mlp, const std::string& name, LayerValue value);
   Error AddDot(int layer);
   Error AddFm(int layer);
   Error AddFirstOrder(int layer);
@@ -84,7 +98,17 @@ class LayerReader {
   Error ReadTasks();
   // The task's own logit; that of a product is of it and the other task's.
   LayerValue OwnLogit(int task);
+  Error CheckTasks();
   void AddTasks();
+  Error AddAttention(int layer);
+  Error AddSelfAttention(int layer);
+  Error AddGate(int layer);
+  LayerValue Activate(const std::string& layer, Layer::Activation activation,
+                      const std::string& slope, const LayerValue& value);
+  LayerValue Drop(const std::string& layer, float share, const LayerValue& value);
+  LayerValue Normalized(const std::string& layer, const std::string& tensors,
+                        const LayerValue& value);
+  LayerValue Binary(GraphNode::Op op, const LayerValue& a, const LayerValue& b);
   Error CheckTensors() const;
 
   // The one width of the vectors of a value; 0, and an error, where they differ.
@@ -123,6 +147,7 @@ class LayerReader {
   std::vector<std::vector<Item>> task_inputs_;  // [tasks]
   std::vector<PooledPlace> places_;             // [features]
   std::vector<LayerValue> values_;              // [layers] so far
+  int sequence_ = kSamples;                     // The layer at hand works at these steps.
 };
 
 }  // namespace thermocline

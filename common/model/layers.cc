@@ -12,14 +12,13 @@
 namespace thermocline {
 namespace {
 
-// Above it a width is a typo, not a wish.
-constexpr uint32_t kMaxLayerWidth = 65536;
 constexpr uint32_t kMaxCrossLayers = 64;
 constexpr int64_t kMaxNumbers = 1 << 24;
 constexpr int64_t kMaxTensorFloats = int64_t{1} << 32;
 constexpr float kLayerNormEpsilon = 1e-5f;
 constexpr float kNormalizeEpsilon = 1e-12f;
 constexpr float kFirstSlope = 0.25f;  // PReLU's, as PyTorch's.
+constexpr uint32_t kMaxCopies = 1024;
 
 // The columns first .. first + width - 1 of a value, as one vector.
 LayerValue ColumnsOf(const LayerValue& value, int first, int width) {
@@ -97,11 +96,45 @@ LayerValue LayerReader::Constant(const std::string& name) {
 LayerValue LayerReader::SumOf(const std::vector<LayerValue>& values) {
   LayerValue sum = values[0];
   for (size_t i = 1; i < values.size(); ++i) {
-    GraphNode node;
-    node.op = GraphNode::Op::kAdd;
-    sum = Apply(node, {sum, values[i]}, sum.width());
+    sum = Binary(GraphNode::Op::kAdd, sum, values[i]);
   }
   return sum;
+}
+
+LayerValue LayerReader::Binary(GraphNode::Op op, const LayerValue& a, const LayerValue& b) {
+  GraphNode node;
+  node.op = op;
+  return Apply(std::move(node), {a, b}, b.width());
+}
+
+LayerValue LayerReader::Activate(const std::string& layer, Layer::Activation activation,
+                                 const std::string& slope, const LayerValue& value) {
+  GraphNode node;
+  node.op = GraphNode::Op::kActivation;
+  node.layer = layer;
+  node.activation = activation;
+  if (activation == Layer::PRELU) node.tensors = {AddVector(slope, value.width(), kFirstSlope)};
+  return Apply(std::move(node), {value}, value.width());
+}
+
+LayerValue LayerReader::Drop(const std::string& layer, float share, const LayerValue& value) {
+  if (share == 0) return value;
+  GraphNode node;
+  node.op = GraphNode::Op::kDropout;
+  node.layer = layer;
+  node.dropout = share;
+  return Apply(std::move(node), {value}, value.width());
+}
+
+LayerValue LayerReader::Normalized(const std::string& layer, const std::string& tensors,
+                                   const LayerValue& value) {
+  GraphNode node;
+  node.op = GraphNode::Op::kLayerNorm;
+  node.layer = layer;
+  node.epsilon = kLayerNormEpsilon;
+  node.tensors = {AddVector(tensors + ".weight", value.width(), 1),
+                  AddVector(tensors + ".bias", value.width(), 0)};
+  return Apply(std::move(node), {value}, value.width(), /*aux_columns=*/2);
 }
 
 // Layers
@@ -122,58 +155,57 @@ std::optional<ModelError> LayerReader::OneWidth(int layer, const std::string& ki
 
 std::optional<ModelError> LayerReader::AddMlp(int layer) {
   const Layer::Mlp& mlp = job_.layer(layer).mlp();
-  const std::string& name = NameOf(layer);
   if (mlp.units().empty()) {
     return ModelError{Field(layer, "mlp.units"), "is empty; give each layer's width"};
   }
   Error error = CheckWidths(Field(layer, "mlp.units"), mlp.units());
   if (!error.has_value()) error = CheckDropout(Field(layer, "mlp.dropout"), mlp.dropout());
   if (error.has_value()) return error;
-  const std::vector<int> units(mlp.units().begin(), mlp.units().end());
+  const std::string& name = NameOf(layer);
+  const uint32_t copies = job_.layer(layer).copies();
+  if (copies > kMaxCopies) {
+    return ModelError{Field(layer, "copies"),
+                      absl::StrCat("is ", copies, "; it must be at most ", kMaxCopies)};
+  }
+  const LayerValue input = InputOf(layer);
+  if (copies == 0) {
+    values_.push_back(MakeMlp(mlp, name, input));
+    return std::nullopt;
+  }
+  LayerValue all;
+  for (uint32_t i = 0; i < copies; ++i) {
+    LayerValue copy = MakeMlp(mlp, absl::StrCat(name, ".", i), input);
+    copy.names = {name};
+    all.Append(copy);
+  }
+  values_.push_back(std::move(all));
+  return std::nullopt;
+}
+
+LayerValue LayerReader::MakeMlp(const Layer::Mlp& mlp, const std::string& name, LayerValue value) {
   const Layer::Activation last = mlp.has_last() ? mlp.last() : mlp.activation();
-  LayerValue value = InputOf(layer);
   const bool is_stack = mlp.activation() == Layer::RELU && !mlp.layer_norm() &&
                         mlp.dropout() == 0 && (last == Layer::RELU || last == Layer::LINEAR);
   if (is_stack) {
-    values_.push_back(Stack(name, value, units, last == Layer::RELU, mlp.initializer()));
-    return std::nullopt;
+    const std::vector<int> units(mlp.units().begin(), mlp.units().end());
+    return Stack(name, value, units, last == Layer::RELU, mlp.initializer());
   }
-  const LayerInitializer initializer = mlp.initializer();
   for (int i = 0; i < mlp.units_size(); ++i) {
     const std::string prefix = absl::StrCat(name, ".", i, ".");
+    const std::string node = absl::StrCat(name, ".", i);
     const bool is_last = i + 1 == mlp.units_size();
     const Layer::Activation activation = is_last ? last : mlp.activation();
     const bool is_plain = is_last && mlp.has_last() && last == Layer::LINEAR;
     const bool has_norm = mlp.layer_norm() && !is_plain;
-    GraphNode node;
-    node.layer = absl::StrCat(name, ".", i);
-    value = Linear(node.layer, value, units[i], prefix + "weight", prefix + "bias",
-                   activation == Layer::RELU && !has_norm, initializer);
-    if (has_norm) {
-      node.op = GraphNode::Op::kLayerNorm;
-      node.epsilon = kLayerNormEpsilon;
-      node.tensors = {AddVector(prefix + "norm.weight", units[i], 1),
-                      AddVector(prefix + "norm.bias", units[i], 0)};
-      value = Apply(node, {value}, units[i], /*aux_columns=*/2);
-      node.tensors.clear();
-    }
+    value = Linear(node, value, static_cast<int>(mlp.units(i)), prefix + "weight", prefix + "bias",
+                   activation == Layer::RELU && !has_norm, mlp.initializer());
+    if (has_norm) value = Normalized(node, prefix + "norm", value);
     if (activation != Layer::LINEAR && (activation != Layer::RELU || has_norm)) {
-      node.op = GraphNode::Op::kActivation;
-      node.activation = activation;
-      if (activation == Layer::PRELU) {
-        node.tensors = {AddVector(prefix + "slope", units[i], kFirstSlope)};
-      }
-      value = Apply(node, {value}, units[i]);
-      node.tensors.clear();
+      value = Activate(node, activation, prefix + "slope", value);
     }
-    if (mlp.dropout() > 0 && !is_plain) {
-      node.op = GraphNode::Op::kDropout;
-      node.dropout = mlp.dropout();
-      value = Apply(node, {value}, units[i]);
-    }
+    if (!is_plain) value = Drop(node, mlp.dropout(), value);
   }
-  values_.push_back(std::move(value));
-  return std::nullopt;
+  return value;
 }
 
 std::optional<ModelError> LayerReader::AddDot(int layer) {
@@ -281,8 +313,7 @@ std::optional<ModelError> LayerReader::AddBilinear(int layer) {
     return ModelError{Field(layer, "input"), absl::StrCat("has ", layer_inputs_[layer].items.size(),
                                                           " names; a bilinear product reads two")};
   }
-  const LayerValue x = ValueOf(layer_inputs_[layer].items[0]);
-  const LayerValue y = ValueOf(layer_inputs_[layer].items[1]);
+  const LayerValue x = InputOf(layer, 0), y = InputOf(layer, 1);
   const auto in_both = static_cast<uint32_t>(std::min(x.width(), y.width()));
   const uint32_t wanted = std::max(bilinear.heads(), 1u);
   const auto heads = static_cast<int>(std::min(wanted, in_both));
@@ -314,10 +345,13 @@ std::optional<ModelError> LayerReader::AddFeatureGate(int layer) {
   Error error = CheckWidths(Field(layer, "feature_gate.units"), gate.units());
   if (error.has_value()) return error;
   const LayerValue input = InputOf(layer);
-  const std::vector<Item>& by = layer_inputs_[layer].context;
   std::vector<int> units(gate.units().begin(), gate.units().end());
   units.push_back(input.width());
-  const LayerValue context = by.empty() ? Constant(name) : ValueOf(by);
+  LayerValue context = ContextOf(layer);
+  if (gate.by().empty()) {
+    context = Constant(name);
+    if (sequence_ != kSamples) context = graph_.Repeat(context, sequence_);
+  }
   const LayerValue weights = Stack(name, context, units, false, gate.initializer());
   GraphNode node;
   node.layer = name;
@@ -359,9 +393,9 @@ std::optional<ModelError> LayerReader::AddElementwise(int layer, GraphNode::Op o
     return ModelError{Field(layer, "input"),
                       absl::StrCat("has one name; layer '", NameOf(layer), "' needs two or more")};
   }
-  LayerValue value = ValueOf(items[0]);
+  LayerValue value = InputOf(layer, 0);
   for (size_t i = 1; i < items.size(); ++i) {
-    const LayerValue other = ValueOf(items[i]);
+    const LayerValue other = InputOf(layer, i);
     if (other.width() != value.width()) {
       return ModelError{
           Field(layer, absl::StrCat("input[", i, "]")),
@@ -406,6 +440,10 @@ std::optional<ModelError> LayerReader::AddPool(int layer) {
   GraphNode node;
   node.op = GraphNode::Op::kSumVectors;
   node.layer = NameOf(layer);
+  if (sequence_ != kSamples) {
+    values_.push_back(graph_.PoolSteps(input, mode));
+    return std::nullopt;
+  }
   Error error = OneWidth(layer, "pooling", input, &node.width);
   if (error.has_value()) return error;
   if (mode == Layer::Pool::LAST) {
@@ -418,6 +456,14 @@ std::optional<ModelError> LayerReader::AddPool(int layer) {
   return std::nullopt;
 }
 
+int64_t LayerReader::NumbersOf(int layer) {
+  int64_t numbers = 0;
+  for (const std::vector<Item>& items : layer_inputs_[layer].items) {
+    for (const Item& item : items) numbers += ValueOf(item).all_numbers();
+  }
+  return numbers;
+}
+
 // Each layer's input and output have so few numbers that no sum of widths overflows.
 std::optional<ModelError> LayerReader::CheckNumbers(int layer, int64_t numbers) const {
   if (numbers <= kMaxNumbers) return std::nullopt;
@@ -428,9 +474,13 @@ std::optional<ModelError> LayerReader::CheckNumbers(int layer, int64_t numbers) 
 }
 
 std::optional<ModelError> LayerReader::AddLayer(int layer) {
-  if (Error error = CheckNumbers(layer, InputOf(layer).all_numbers()); error.has_value())
-    return error;
-  switch (job_.layer(layer).kind_case()) {
+  const Layer& words = job_.layer(layer);
+  if (Error error = FindSequence(layer); error.has_value()) return error;
+  if (Error error = CheckNumbers(layer, NumbersOf(layer)); error.has_value()) return error;
+  if (words.copies() > 0 && !words.has_mlp()) {
+    return ModelError{Field(layer, "copies"), "is set, but only an mlp has copies"};
+  }
+  switch (words.kind_case()) {
     case Layer::kMlp:
       return AddMlp(layer);
     case Layer::kDot:
@@ -462,8 +512,11 @@ std::optional<ModelError> LayerReader::AddLayer(int layer) {
     case Layer::kPool:
       return AddPool(layer);
     case Layer::kAttention:
+      return AddAttention(layer);
     case Layer::kSelfAttention:
+      return AddSelfAttention(layer);
     case Layer::kGate:
+      return AddGate(layer);
     case Layer::KIND_NOT_SET:
       break;
   }
@@ -489,6 +542,20 @@ LayerValue LayerReader::OwnLogit(int t) {
         Linear(task.label(), wide, 1, task.label() + ".weight", task.label() + ".bias", false, {}));
   }
   return SumOf(logits);
+}
+
+std::optional<ModelError> LayerReader::CheckTasks() {
+  for (int t = 0; t < job_.task_size(); ++t) {
+    for (const Item& item : task_inputs_[t]) {
+      const int sequence = SequenceOf(item);
+      if (sequence == kSamples) continue;
+      return ModelError{
+          absl::StrCat("task[", t, "].input"),
+          absl::StrCat("has steps of '", inputs_.sequences[sequence].name,
+                       "'; a task reads what is of the sample, such as a `pool` over them")};
+    }
+  }
+  return std::nullopt;
 }
 
 void LayerReader::AddTasks() {
@@ -537,6 +604,8 @@ std::optional<ModelError> LayerReader::Run() {
   if (!error.has_value()) error = ReadInputs();
   if (!error.has_value()) error = PoolFeatures();
   for (int i = 0; i < job_.layer_size() && !error.has_value(); ++i) error = AddLayer(i);
+  if (error.has_value()) return error;
+  error = CheckTasks();
   if (error.has_value()) return error;
   AddTasks();
   return CheckTensors();

@@ -3,12 +3,16 @@
 #ifndef THERMOCLINE_COMMON_MODEL_LAYERS_H_
 #define THERMOCLINE_COMMON_MODEL_LAYERS_H_
 
+#include <cstdint>
 #include <optional>
 
 #include "common/model/model_spec.h"
 #include "proto/job.pb.h"
 
 namespace thermocline {
+
+// Above it a width is a typo, not a wish.
+inline constexpr uint32_t kMaxLayerWidth = 65536;
 
 // Fills the tensors, the graph and the first-order weights of `spec`, whose inputs are set. Returns
 // the first error in the job's `group`, `layer` and `task` instead.

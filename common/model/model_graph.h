@@ -33,17 +33,24 @@ struct Columns {
   }
 };
 
-// A matrix of activations with a row for each sample, and one of their gradients.
+// What a matrix of activations has a row for: each sample, or each step of a sequence, which is one
+// of ModelInputs::sequences.
+inline constexpr int kSamples = -1;
+
+// A matrix of activations with a row for each sample or step, and one of their gradients.
 struct GraphBuffer {
   int columns = 0;
   int64_t ld = 0;  // Floats of a row.
   bool has_gradient = true;
+  int sequence = kSamples;
 };
 
-// The pooled rows of the features of one dim. `vectors` has for each sample `leading` vectors of
-// another origin (or none), then one of each feature, and `first_order` as many numbers.
+// The pooled rows of the features of one dim, or those of a sequence's features of one dim, which a
+// step has one of. `vectors` has for each sample (or step) `leading` vectors of another origin (or
+// none), then one of each feature, and `first_order` as many numbers.
 struct PooledFeatures {
   int dim = 0;  // 0: no layer reads these features as vectors.
+  int sequence = kSamples;
   int leading = 0;
   std::vector<int32_t> features;  // Indices of ModelInputs::features.
   int vectors = kNoBuffer;        // [leading + features, dim]
@@ -83,6 +90,17 @@ struct GraphNode {
     kCross,         // x0 * u + x
     kRowDot,        // a . b
     kProductLogit,  // The logit of sigmoid(a) * sigmoid(b).
+    kSubtract,      // a - b
+    kScaleRows,     // a, which is one number, times b
+    kSoftmax,       // of a row's numbers
+    kMix,           // shares, and as many vectors
+    // Between samples and steps, and among the steps of a sample.
+    kRepeat,         // A sample's row, at each of its steps.
+    kPoolSteps,      // step_pooling
+    kStepSoftmax,    // without_last
+    kClearLast,      // The last step's row is 0.
+    kSelfAttention,  // queries, keys, values; heads; aux: statistics
+    kAddPositions,   // tensors: {positions}
   };
   Op op = Op::kConcat;
   std::string layer;            // The layer that it belongs to.
@@ -93,6 +111,9 @@ struct GraphNode {
   std::vector<DenseTensor> biases;   // [layers] of kMlp; empty: it has none.
   bool relu_after_last = false;      // kMlp
   int width = 0;  // The floats of a vector, where the operation works on vectors.
+  int heads = 1;
+  Layer::Pool::Mode step_pooling = Layer::Pool::SUM;
+  bool without_last = false;
   float scale = 1;
   float epsilon = 0;
   float dropout = 0;

@@ -39,15 +39,20 @@ ActivationFloats HiddenFloats(const GraphNode& mlp, ComputeOn where) {
   return floats;
 }
 
-ActivationFloats FloatsOf(const ModelGraph& graph, ComputeOn where) {
+// Samples have as many steps as they may have.
+ActivationFloats FloatsOf(const ModelSpec& spec, ComputeOn where) {
+  const auto rows_of = [&spec](int sequence) {
+    return sequence == kSamples ? 1 : spec.inputs.sequences[sequence].max_steps;
+  };
   ActivationFloats floats;
-  for (const GraphBuffer& buffer : graph.buffers) {
-    floats.per_sample += buffer.ld * (buffer.has_gradient ? 2 : 1);
+  for (const GraphBuffer& buffer : spec.graph.buffers) {
+    floats.per_sample += rows_of(buffer.sequence) * buffer.ld * (buffer.has_gradient ? 2 : 1);
   }
-  for (const GraphNode& node : graph.nodes) {
+  for (const GraphNode& node : spec.graph.nodes) {
     if (node.op != GraphNode::Op::kMlp) continue;
     const ActivationFloats hidden = HiddenFloats(node, where);
-    floats.per_sample += hidden.per_sample;
+    const int sequence = spec.graph.buffers[node.output.buffer].sequence;
+    floats.per_sample += rows_of(sequence) * hidden.per_sample;
     floats.fixed += hidden.fixed;
   }
   return floats;
@@ -84,7 +89,7 @@ std::optional<ModelError> ReadLayers(const Job& job, const ModelInputs& inputs, 
 }  // namespace
 
 uint64_t ModelSpec::ActivationBytes(int64_t max_batch, ComputeOn where) const {
-  const ActivationFloats floats = FloatsOf(graph, where);
+  const ActivationFloats floats = FloatsOf(*this, where);
   return sizeof(float) * (max_batch * floats.per_sample + floats.fixed) +
          sizeof(double) * std::max<size_t>(tasks.size(), 1);
 }

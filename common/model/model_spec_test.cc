@@ -191,10 +191,10 @@ TEST(CheckModel, NamesWhatIsWrongWithLayers) {
   EXPECT_EQ(
       ErrorOf(absl::StrCat("layer { name: 'a' input: 'deep' concat {} }", kDeep, kTask)),
       "layer[0].input[0] is 'deep', which is a later layer; a layer reads layers before it alone");
-  EXPECT_EQ(
-      ErrorOf("layer { name: 'deep' input: 'dep' mlp { units: 5 } }" + std::string(kTask)),
-      "layer[0].input[0] is 'dep', but no layer, feature or group has this name (did you mean "
-      "'deep'?)");
+  EXPECT_EQ(ErrorOf("layer { name: 'deep' input: 'dep' mlp { units: 5 } }" + std::string(kTask)),
+            "layer[0].input[0] is 'dep', but no layer, feature, sequence or group has this name "
+            "(did you mean "
+            "'deep'?)");
   EXPECT_EQ(
       ErrorOf("layer { name: 'deep' input: 'numeric' mlp { units: 5 } }" + std::string(kTask)),
       "layer has none that reads the feature 'C1'; leave the feature out, or let a layer read it");

@@ -18,6 +18,17 @@ ActivationKind KindOf(Layer::Activation activation) {
   }
 }
 
+StepPooling PoolingOf(Layer::Pool::Mode mode) {
+  switch (mode) {
+    case Layer::Pool::MEAN:
+      return StepPooling::kMean;
+    case Layer::Pool::LAST:
+      return StepPooling::kLast;
+    default:
+      return StepPooling::kSum;
+  }
+}
+
 DeviceSpan<const float> SlopesOf(const std::vector<DeviceSpan<float>>& parameters) {
   return parameters.empty() ? DeviceSpan<const float>{} : parameters[0].AsConst();
 }
@@ -69,18 +80,50 @@ void Model::Forward(const Node& node) {
       return device_->layers().RowDot(x[0], x[1], y);
     case Op::kProductLogit:
       return device_->layers().ProductLogitForward(x[0], x[1], y);
+    case Op::kSubtract:
+      return device_->layers().Subtract(x[0], x[1], y);
+    case Op::kScaleRows:
+      return device_->layers().ScaleRows(x[0], x[1], y);
+    case Op::kSoftmax:
+      return device_->layers().SoftmaxForward(x[0], y);
+    case Op::kMix:
+      return device_->layers().MixForward(x[0], x[1], y);
+    case Op::kRepeat:
+      return device_->steps().Repeat(RangesOf(node), x[0], y);
+    case Op::kPoolSteps:
+      return device_->steps().Pool(RangesOf(node), PoolingOf(graph.step_pooling), x[0], y);
+    case Op::kStepSoftmax:
+      return device_->steps().SoftmaxForward(RangesOf(node), graph.without_last, x[0], y);
+    case Op::kClearLast:
+      return device_->steps().ClearLast(RangesOf(node), x[0], y);
+    case Op::kSelfAttention:
+      return device_->steps().AttentionForward(RangesOf(node), graph.heads, x[0], x[1], x[2], y,
+                                               ValueOf(graph.aux));
+    case Op::kAddPositions:
+      return device_->steps().AddPositions(RangesOf(node), node.parameters[0].AsConst(), x[0], y);
   }
+}
+
+// All three gradients at once: nothing else reads queries, keys and values.
+void Model::BackwardToAttention(const Node& node) {
+  const GraphNode& graph = *node.graph;
+  const auto gradient = [&](size_t i) { return GradientOf(graph.gradients[i].target); };
+  device_->steps().AttentionBackward(
+      RangesOf(node), graph.heads, ValueOf(graph.inputs[0]), ValueOf(graph.inputs[1]),
+      ValueOf(graph.inputs[2]), ValueOf(graph.output), ValueOf(graph.aux), GradientOf(graph.output),
+      gradient(0), gradient(1), gradient(2));
 }
 
 void Model::BackwardTo(const Node& node, size_t i) {
   using Op = GraphNode::Op;
   const GraphNode& graph = *node.graph;
   const InputGradient& gradient = graph.gradients[i];
-  const Matrix dx = gradient.is_wanted ? GradientOf(gradient.target) : Matrix();
+  const bool has_target = gradient.target.buffer != kNoBuffer;
+  const Matrix dx = has_target ? GradientOf(gradient.target) : Matrix();
   const Matrix dy = GradientOf(graph.output);
   const Matrix x = ValueOf(graph.inputs[i]);
   // Where a node has two factors: the other one.
-  const Matrix other = graph.inputs.size() > 1 ? ValueOf(graph.inputs[1 - i]) : Matrix();
+  const Matrix other = i < 2 && graph.inputs.size() > 1 ? ValueOf(graph.inputs[1 - i]) : Matrix();
   switch (graph.op) {
     case Op::kMlp:
       return node.mlp->BackwardData(parameters_.weights().AsConst(), ValueOf(graph.output), dy, dx);
@@ -114,6 +157,29 @@ void Model::BackwardTo(const Node& node, size_t i) {
       return device_->layers().ScaleRows(dy, other, dx);
     case Op::kProductLogit:
       return device_->layers().ProductLogitBackward(x, other, dy, dx);
+    case Op::kSubtract:
+      return device_->layers().Subtract(Matrix(), dy, dx);
+    case Op::kScaleRows:
+      return i == 0 ? device_->layers().RowDot(dy, other, dx)
+                    : device_->layers().ScaleRows(other, dy, dx);
+    case Op::kSoftmax:
+      return device_->layers().SoftmaxBackward(ValueOf(graph.output), dy, dx);
+    case Op::kMix:
+      return device_->layers().MixBackward(ValueOf(graph.inputs[0]), ValueOf(graph.inputs[1]), dy,
+                                           i == 0 ? dx : Matrix(), i == 0 ? Matrix() : dx);
+    case Op::kRepeat:
+      return device_->steps().Pool(RangesOf(node), StepPooling::kSum, dy, dx);
+    case Op::kPoolSteps:
+      return device_->steps().PoolBackward(RangesOf(node), PoolingOf(graph.step_pooling), dy, dx);
+    case Op::kStepSoftmax:
+      return device_->steps().SoftmaxBackward(RangesOf(node), ValueOf(graph.output), dy, dx);
+    case Op::kClearLast:
+      return device_->steps().ClearLast(RangesOf(node), dy, dx);
+    case Op::kSelfAttention:
+      if (i == 0) BackwardToAttention(node);
+      return;
+    case Op::kAddPositions:
+      return device_->steps().PositionGradients(RangesOf(node), dy, node.gradients[0]);
     case Op::kConcat:
     case Op::kOnes:
     case Op::kAdd:
@@ -126,8 +192,8 @@ void Model::Backward(const Node& node) {
   for (size_t i = 0; i < graph.gradients.size(); ++i) {
     const InputGradient& gradient = graph.gradients[i];
     const bool computes = gradient.target.buffer != kNoBuffer;
-    // A node's parameters have gradients even where its input has none.
-    if (computes || (!gradient.is_wanted && !graph.tensors.empty())) BackwardTo(node, i);
+    // A node's parameters have gradients even where none of its input is computed.
+    if (computes || !graph.tensors.empty()) BackwardTo(node, i);
     for (const ColumnCopy& copy : gradient.copies) Bring(copy, &Model::GradientOf);
   }
 }

@@ -47,25 +47,15 @@ Model::Model(const ModelSpec& spec, const ModelParts& parts)
       loss_sum_(parts.loss_sum),
       max_batch_(parts.max_batch),
       spec_(spec),
-      graphs_(device_, kMaxGraphs) {
+      activations_(device_, spec_.graph, static_cast<int>(spec_.inputs.sequences.size()),
+                   max_batch_),
+      places_(activations_.PlacesOf(spec_.inputs.num_vectors())),
+      graphs_(std::make_unique<GraphCache<GraphKey>>(device_, kMaxGraphs)),
+      ranges_(spec_.inputs.sequences.size()),
+      kept_(spec_.inputs.sequences.size()) {
   CHECK_GE(max_batch_, 1);
-  const auto add = [this](const GraphBuffer& buffer) {
-    return std::make_unique<Activation>(device_, max_batch_, buffer.columns, buffer.ld);
-  };
-  for (const GraphBuffer& buffer : spec_.graph.buffers) {
-    values_.push_back(add(buffer));
-    gradients_.push_back(buffer.has_gradient ? add(buffer) : nullptr);
-  }
-  const auto buffer_of = [this](int buffer) {
-    return buffer == kNoBuffer ? PooledBuffer{}
-                               : PooledBuffer{values_[buffer].get(), gradients_[buffer].get()};
-  };
-  places_.resize(spec_.inputs.features.size());
-  for (const PooledFeatures& features : spec_.graph.pooled) {
-    pooled_.emplace_back(device_, features, buffer_of(features.vectors),
-                         buffer_of(features.first_order));
-    const std::vector<VectorPlace> places = pooled_.back().places();
-    for (size_t i = 0; i < places.size(); ++i) places_[features.features[i]] = places[i];
+  for (size_t arena = 0; arena < activations_.arenas().size(); ++arena) {
+    pooled_.emplace_back(device_, spec_.graph, activations_, arena);
   }
   for (const GraphNode& node : spec_.graph.nodes) {
     nodes_.push_back(MakeNode(node, parts));
@@ -73,7 +63,8 @@ Model::Model(const ModelSpec& spec, const ModelParts& parts)
   FillOnes();
 }
 
-void Model::MakeMlp(const GraphNode& graph, Node* node) {
+void Model::MakeMlp(Node* node) {
+  const GraphNode& graph = *node->graph;
   MlpConfig config;
   config.widths.push_back(graph.tensors[0].in);
   for (const DenseTensor& weight : graph.tensors) {
@@ -86,16 +77,18 @@ void Model::MakeMlp(const GraphNode& graph, Node* node) {
   config.bias_offsets.resize(graph.tensors.size(), kNoBias);
   config.relu_after_last = graph.relu_after_last;
   config.input_gradient = graph.gradients[0].is_wanted;
-  config.max_batch = max_batch_;
+  config.max_batch = activations_.RoomOf(node->sequence);
   config.precision = PrecisionOf(spec_);
+  node->mlp.reset();  // Its memory may be needed.
   node->mlp = device_->CreateMlp(config);
 }
 
 Model::Node Model::MakeNode(const GraphNode& graph, const ModelParts& parts) {
   Node node;
   node.graph = &graph;
+  node.sequence = activations_.SequenceOf(graph.output);
   if (graph.op == GraphNode::Op::kMlp) {
-    MakeMlp(graph, &node);
+    MakeMlp(&node);
     return node;
   }
   if (graph.op == GraphNode::Op::kDropout) node.mask = MaskOf(graph, parts);
@@ -112,23 +105,65 @@ void Model::FillOnes() {
   for (const Node& node : nodes_) {
     if (node.graph->op != GraphNode::Op::kOnes) continue;
     const std::vector<float> ones(max_batch_, 1.0f);
-    batch_size_ = max_batch_;
     device_->CopyToDevice(ValueOf(node.graph->output).data, ones.data(),
                           ones.size() * sizeof(float), Stream::kCompute);
   }
 }
 
-Matrix Model::ValueOf(const Columns& columns) const {
-  const Matrix all =
-      columns.buffer == kNumericBuffer ? numeric_ : values_[columns.buffer]->Rows(batch_size_);
-  return ColumnsOf(all, columns.first, columns.width);
+void Model::Begin(Matrix numeric, const SparseBatch& batch) {
+  CHECK_EQ(numeric.rows, batch.batch_size);
+  CHECK_EQ(numeric.cols, spec_.inputs.numeric);
+  CHECK_EQ(static_cast<int32_t>(batch.features.size()), spec_.inputs.num_vectors());
+  numeric_ = numeric;
+  if (activations_.Begin(batch)) {
+    graphs_ = std::make_unique<GraphCache<GraphKey>>(device_, kMaxGraphs);
+    for (Node& node : nodes_) {
+      if (node.mlp != nullptr && node.sequence != kSamples) MakeMlp(&node);
+    }
+  }
+  rows_ = {batch.batch_size};
+  for (size_t s = 0; s < ranges_.size(); ++s) {
+    rows_.push_back(activations_.RowsOf(static_cast<int>(s)));
+    const SequenceBatch& sequence = batch.sequences[s];
+    CHECK_EQ(sequence.offsets.size, batch.batch_size + 1);
+    ranges_[s] = {sequence.offsets, sequence.samples};
+    if (!device_->is_host_memory()) KeepRanges(s);
+  }
 }
 
-Matrix Model::GradientOf(const Columns& columns) const {
-  if (gradients_[columns.buffer] == nullptr) return ValueOf(columns);  // Scratch.
-  const Matrix all = gradients_[columns.buffer]->Rows(batch_size_);
-  return ColumnsOf(all, columns.first, columns.width);
+// The numbers are copied bit by bit.
+void Model::KeepRanges(size_t s) {
+  const auto keep = [this](DeviceSpan<const int32_t> from, int64_t room, KeptNumbers* kept) {
+    if (kept->room < room) {
+      kept->memory.reset();
+      kept->memory = device_->Allocate(sizeof(int32_t) * room);
+      kept->room = room;
+    }
+    auto* const data = reinterpret_cast<float*>(const_cast<int32_t*>(from.data));
+    const auto size = static_cast<int32_t>(from.size);
+    device_->layers().Copy(FloatMatrix(data, 1, size),
+                           FloatMatrix(kept->memory->floats(), 1, size));
+    return static_cast<const int32_t*>(kept->memory->data());
+  };
+  StepRanges& ranges = ranges_[s];
+  ranges.offsets.data = keep(ranges.offsets, max_batch_ + 1, &kept_[s].offsets);
+  ranges.samples.data =
+      keep(ranges.samples, activations_.RoomOf(static_cast<int>(s)), &kept_[s].samples);
+  ranges.samples.size = rows_[s + 1];
 }
+
+StepRanges Model::RangesOf(const Node& node) const {
+  const int sequence =
+      node.sequence != kSamples ? node.sequence : activations_.SequenceOf(node.graph->inputs[0]);
+  return ranges_[sequence];
+}
+
+Matrix Model::ValueOf(const Columns& columns) const {
+  return columns.buffer == kNumericBuffer ? ColumnsOf(numeric_, columns.first, columns.width)
+                                          : activations_.ValueOf(columns);
+}
+
+Matrix Model::GradientOf(const Columns& columns) const { return activations_.GradientOf(columns); }
 
 void Model::Bring(const ColumnCopy& copy, Matrix (Model::*matrix)(const Columns&) const) {
   const Matrix from = (this->*matrix)(copy.from), to = (this->*matrix)(copy.to);
@@ -140,16 +175,11 @@ void Model::Bring(const ColumnCopy& copy, Matrix (Model::*matrix)(const Columns&
 }
 
 void Model::Forward(Matrix numeric, const SparseBatch& batch, DeviceSpan<const SamplePlace> place) {
-  CHECK_LE(batch.batch_size, max_batch_);
-  CHECK_EQ(numeric.rows, batch.batch_size);
-  CHECK_EQ(numeric.cols, spec_.inputs.numeric);
-  CHECK_EQ(static_cast<int32_t>(batch.features.size()), spec_.inputs.num_vectors());
-  numeric_ = numeric;
-  batch_size_ = batch.batch_size;
+  Begin(numeric, batch);
   place_ = place;
   for (PooledVectors& pooled : pooled_) pooled.Forward(batch);
   const int part = place.empty() ? kInference : kForward;
-  graphs_.Run({part, numeric.rows, numeric.data, place.data, numeric.ld, 0}, [&] {
+  graphs_->Run({part, rows_, numeric.data, place.data, numeric.ld, 0}, [&] {
     for (const Node& node : nodes_) Forward(node);
   });
 }
@@ -165,14 +195,14 @@ void Model::BackwardToRows(const BatchLabels& labels, absl::Span<const Matrix> r
   // The numbers, labels, weights and place of a batch lie one after the other (step_context.h):
   // where labels and weights are the same, so are the others.
   const auto key =
-      std::make_tuple(int{kBackwardData}, batch_size_, static_cast<const void*>(labels.labels.data),
+      std::make_tuple(int{kBackwardData}, rows_, static_cast<const void*>(labels.labels.data),
                       static_cast<const void*>(labels.weights.data),
                       reinterpret_cast<int64_t>(numeric_.data), labels.scale);
-  graphs_.Run(key, [&] {
+  graphs_->Run(key, [&] {
     for (size_t t = 0; t < spec_.tasks.size(); ++t) {
       const auto of_task = [&](DeviceSpan<const float> all) {
         if (all.empty()) return all;
-        return DeviceSpan<const float>{all.data + t * batch_size_, batch_size_};
+        return DeviceSpan<const float>{all.data + t * rows_[0], rows_[0]};
       };
       device_->BceWithLogits(ValueOf(spec_.graph.logits[t]), of_task(labels.labels),
                              of_task(labels.weights), labels.scale * spec_.tasks[t].weight,
@@ -184,10 +214,10 @@ void Model::BackwardToRows(const BatchLabels& labels, absl::Span<const Matrix> r
 }
 
 void Model::BackwardDense() {
-  const auto key = std::make_tuple(int{kBackwardParameters}, batch_size_,
-                                   static_cast<const void*>(numeric_.data),
-                                   static_cast<const void*>(place_.data), numeric_.ld, 0.0f);
-  graphs_.Run(key, [&] {
+  const auto key =
+      std::make_tuple(int{kBackwardParameters}, rows_, static_cast<const void*>(numeric_.data),
+                      static_cast<const void*>(place_.data), numeric_.ld, 0.0f);
+  graphs_->Run(key, [&] {
     BackwardOf(/*leads_to_rows=*/false);
     for (size_t n = nodes_.size(); n-- > 0;) {
       const Node& node = nodes_[n];

@@ -8,7 +8,8 @@
 //
 // Where a batch's numeric values and labels lie in the same few places again and again, a device
 // with memory of its own is given all but the pooling and the sums over lookups as three graphs.
-// Nothing allocates after construction, but for captures in the first steps.
+// Nothing allocates after construction, but for captures in the first steps, and where a batch has
+// more steps than any before.
 //
 // Not thread-safe. All calls queue work on the device and return.
 #ifndef THERMOCLINE_WORKER_MODEL_MODEL_H_
@@ -23,7 +24,7 @@
 #include "common/model/model_spec.h"
 #include "kernels/device.h"
 #include "kernels/graph_cache.h"
-#include "worker/model/activation.h"
+#include "worker/model/activations.h"
 #include "worker/model/dense_arena.h"
 #include "worker/model/pooled_vectors.h"
 #include "worker/model/sparse_batch.h"
@@ -80,17 +81,33 @@ class Model {
   // A node of the graph with what it needs of the device.
   struct Node {
     const GraphNode* graph = nullptr;
+    int sequence = kSamples;                    // Its output has rows for these steps.
     std::unique_ptr<Mlp> mlp;                   // kMlp
     std::vector<DeviceSpan<float>> parameters;  // The tensors, but for kMlp.
     std::vector<DeviceSpan<float>> gradients;   // The same.
     DropoutMask mask;                           // kDropout
   };
 
+  // Numbers of a batch in memory of the model's own.
+  struct KeptNumbers {
+    std::unique_ptr<DeviceBuffer> memory;
+    int64_t room = 0;
+  };
+  struct KeptRanges {
+    KeptNumbers offsets, samples;
+  };
+
   Node MakeNode(const GraphNode& graph, const ModelParts& parts);
-  void MakeMlp(const GraphNode& graph, Node* node);
+  void MakeMlp(Node* node);
   void FillOnes();
 
-  Matrix ValueOf(const Columns& columns) const;     // [batch, width]
+  // Makes the model's memory ready for the batch.
+  void Begin(Matrix numeric, const SparseBatch& batch);
+  void KeepRanges(size_t sequence);
+  // The steps that the node reads or gives.
+  StepRanges RangesOf(const Node& node) const;
+
+  Matrix ValueOf(const Columns& columns) const;     // [batch or steps, width]
   Matrix GradientOf(const Columns& columns) const;  // likewise
   void Bring(const ColumnCopy& copy, Matrix (Model::*matrix)(const Columns&) const);
 
@@ -98,6 +115,7 @@ class Model {
   void Forward(const Node& node);
   // Writes the gradient of input `i` to InputGradient::target, and those of the node's parameters.
   void BackwardTo(const Node& node, size_t i);
+  void BackwardToAttention(const Node& node);
   void Backward(const Node& node);
   void BackwardOf(bool leads_to_rows);
 
@@ -107,18 +125,24 @@ class Model {
   const DeviceSpan<double> loss_sum_;
   const int32_t max_batch_;
   const ModelSpec spec_;
-  std::vector<std::unique_ptr<Activation>> values_, gradients_;  // [buffers] null: none
+  Activations activations_;
   std::vector<Node> nodes_;
   std::vector<PooledVectors> pooled_;
-  std::vector<VectorPlace> places_;
+  const std::vector<VectorPlace> places_;
 
-  // By part of the step, samples of the batch, the inputs that aren't the model's own, their
-  // leading dimension, and the gradient's scale.
-  GraphCache<std::tuple<int, int32_t, const void*, const void*, int64_t, float>> graphs_;
+  // By part of the step, rows of samples and of each sequence's steps, the inputs that aren't the
+  // model's own, their leading dimension, and the gradient's scale.
+  using GraphKey = std::tuple<int, std::vector<int32_t>, const void*, const void*, int64_t, float>;
+  std::unique_ptr<GraphCache<GraphKey>> graphs_;
+
+  // The steps of the batch, where graphs read them: on a device with memory of its own, copies
+  // whose places don't change.
+  std::vector<StepRanges> ranges_;  // [sequences]
+  std::vector<KeptRanges> kept_;    // [sequences]
 
   // The batch under way.
   Matrix numeric_;
-  int32_t batch_size_ = 0;
+  std::vector<int32_t> rows_;  // [1 + sequences] samples, then steps.
   DeviceSpan<const SamplePlace> place_;
 };
 

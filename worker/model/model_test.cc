@@ -27,6 +27,7 @@ struct Case {
   int numeric = 0;
   std::vector<int> dims;  // [features]
   BatchShape batch;
+  std::vector<StepSequence> sequences = {};  // Their features come last.
 };
 
 ModelInputs InputsOf(const Case& c) {
@@ -36,6 +37,14 @@ ModelInputs InputsOf(const Case& c) {
   for (size_t f = 0; f < c.dims.size(); ++f) {
     inputs.features.push_back(
         {absl::StrCat("C", f + 1), absl::StrCat("T", c.batch.tables[f]), c.dims[f], false});
+  }
+  inputs.sequences = c.sequences;
+  for (size_t s = 0; s < c.sequences.size(); ++s) {
+    for (int i = 0; i < c.sequences[s].features; ++i) {
+      EmbeddedFeature& feature = inputs.features[c.sequences[s].first_feature + i];
+      feature.is_sequence = true;
+      feature.sequence = static_cast<int>(s);
+    }
   }
   return inputs;
 }
@@ -85,6 +94,31 @@ Case OneFeature(const std::string& job) {
   c.batch.tables = {0};
   c.batch.poolings = {PoolingMode::kMean};
   c.batch.max_bag = {3};
+  return c;
+}
+
+// Three features and a list, and the steps S of two features, which read tables of the others.
+// then: what ends them, as the preset reads it.
+Case Steps(const std::string& name, const std::string& job, const std::string& then = "") {
+  Case c = {name, job, 2, {4, 4, 4, 4, 4}, {}};
+  c.job += absl::StrCat(" sequence { name: 'S' of: ['L1', 'L2'] then: [", then, "] }");
+  c.batch.batch_size = 7;
+  c.batch.tables = {0, 1, 2, 0, 1};
+  c.batch.poolings.assign(5, PoolingMode::kSum);
+  c.batch.poolings[2] = PoolingMode::kMean;
+  c.batch.max_bag = {-1, -1, 3, 4, 4};
+  c.sequences = {{"S", 3, 2, !then.empty(), 5}};
+  return c;
+}
+
+// Two sequences that read a table of each other's, and of a feature's.
+Case TwoSequences(const std::string& name, const std::string& job) {
+  Case c = Steps(name, job);
+  c.job = job + " sequence { name: 'S' of: 'L1' } sequence { name: 'T' of: ['L2', 'L3'] }";
+  c.batch.tables = {0, 1, 0, 0, 1};
+  c.batch.poolings.assign(5, PoolingMode::kSum);
+  c.batch.max_bag = {2, -1, 3, 5, 5};
+  c.sequences = {{"S", 2, 1, false, 3}, {"T", 3, 2, false, 5}};
   return c;
 }
 
@@ -180,6 +214,48 @@ std::vector<Case> Cases() {
           "task { label: 'buy' input: ['tower', 'numeric'] weight: 2 times: 'cart' } "
           "task { label: 'same' input: 'one' weight: 0 } "
           "task { label: 'again' input: 'one' times: 'same' }"),
+      Steps("Din", "din { attention: [5, 3] deep: [6, 4] }"),
+      Steps("DinWithShares", "din { deep: 5 softmax: true }", "'C1', 'C2'"),
+      Steps("Bst", "bst { heads: 2 blocks: 2 units: 5 positions: 3 deep: 6 }", "'C1', 'C2'"),
+      Steps("Tbsm", "tbsm { bottom: 5 top: [6, 5] head: 7 }", "'X1', 'X2'"),
+      TwoSequences("DinOfTwoSequences", "din { attention: 4 deep: 6 }"),
+      SharedTables("Mmoe", "mmoe { experts: 3 expert: [6, 4] tower: 5 }"),
+      SharedTables("Ple", "ple { levels: 2 shared_experts: 2 task_experts: 1 expert: 4 tower: 3 }"),
+      Steps("LayersOfSteps",
+            Graph("layer { name: 'numbers' input: 'numeric' mlp { units: 4 } } "
+                  "layer { name: 'pairs' input: ['S', 'numbers', 'C1'] dot {} } "
+                  "layer { name: 'fm' input: ['S', 'C3'] fm {} } "
+                  "layer { name: 'cross' input: ['pairs', 'fm'] cross { layers: 2 } } "
+                  "layer { name: 'both' input: ['cross', 'S'] bilinear {} } "
+                  "layer { name: 'gated' input: 'C2' feature_gate { by: ['S', 'numeric'] } } "
+                  "layer { name: 'learned' input: 'S' feature_gate { units: 3 } } "
+                  "layer { name: 'vectors' input: ['fm', 'both'] embed { dim: 4 } } "
+                  "layer { name: 'unit' input: ['vectors', 'gated', 'learned'] normalize {} } "
+                  "layer { name: 'deep' input: 'unit' mlp { units: [5, 4] activation: PRELU "
+                  "  layer_norm: true } } "
+                  "layer { name: 'sum' input: ['deep', 'gated', 'C1'] add {} } "
+                  "layer { name: 'product' input: ['sum', 'C2'] multiply {} } "
+                  "layer { name: 'experts' input: 'product' copies: 3 mlp { units: 4 } } "
+                  "layer { name: 'mix' input: ['experts', 'C3'] gate { by: ['deep', 'C1'] } } "
+                  "layer { name: 'mean' input: ['mix', 'S'] pool { mode: MEAN } } "
+                  "layer { name: 'last' input: ['S', 'mix'] pool { mode: LAST } } "
+                  "layer { name: 'all' input: 'product' pool {} }",
+                  "'mean', 'last', 'all', 'C1'")),
+      Steps("Attentions",
+            Graph("layer { name: 'x' input: 'S' concat {} } "
+                  "layer { name: 'dots' input: 'x' attention { query: ['C2', 'C3'] score: DOT "
+                  "  softmax: true without_last: true } } "
+                  "layer { name: 'forms' input: 'S' attention { query: ['C1', 'C2'] "
+                  "  score: BILINEAR without_last: true } } ",
+                  "'dots', 'forms', 'numeric'"),
+            "'C1', 'C2'"),
+      TwoSequences("TwoSequences",
+                   Graph("layer { name: 's' input: ['S', 'C1'] mlp { units: 4 } } "
+                         "layer { name: 's_all' input: 's' pool {} } "
+                         "layer { name: 't' input: ['T', 's_all'] self_attention { heads: 3 } } "
+                         "layer { name: 't_mean' input: 't' pool { mode: MEAN } } "
+                         "layer { name: 'raw' input: 'T' pool {} }",
+                         "'s_all', 't_mean', 'raw', 'C1', 'C2', 'numeric'")),
   };
 }
 
@@ -210,10 +286,8 @@ void UpdateDense(int step, ModelUnderTest* model) {
 }
 
 // Trains a few steps and returns every bit that training left behind.
-std::vector<float> Train(const std::string& job, int threads, CpuIsaLimit isa, uint64_t seed) {
+std::vector<float> Train(Case c, int threads, CpuIsaLimit isa, uint64_t seed) {
   std::mt19937_64 rng(seed);
-  Case c = DimSixteen(job);
-  c.numeric = 13;
   c.batch.unique_keys = 40;
   const std::unique_ptr<Device> device = MakeCpuDevice({threads, isa});
   ModelUnderTest model(DescribeModel(JobOf(c), InputsOf(c)), OptimizerConfig(), device.get(), 300,
@@ -236,19 +310,30 @@ std::vector<float> Train(const std::string& job, int threads, CpuIsaLimit isa, u
 
 TEST(ModelTest, SameBitsForAnyThreadsAndInstructions) {
   const uint64_t seed = TestSeed();
+  std::vector<Case> cases;
   for (const std::string job :
        {"dlrm { bottom: 33 top: [70, 20] }", "wide_deep { deep: [70, 20] dropout: 0.2 }",
         "deepfm { deep: 70 }", "dcnv2 { cross_layers: 2 cross_rank: 20 deep: 70 }",
         "finalmlp { first: [70, 20] second: 30 heads: 5 gate: 9 dropout: 0.1 }"}) {
-    const std::vector<float> expected = Train(job, 1, CpuIsaLimit::kAuto, seed);
+    cases.push_back(DimSixteen(job));
+    cases.back().numeric = 13;
+  }
+  // More steps than there is room for at first.
+  for (const std::string job : {"din { attention: [20, 9] deep: 70 dropout: 0.1 }",
+                                "bst { heads: 2 positions: 9 deep: 70 dropout: 0.1 }"}) {
+    cases.push_back(TwoSequences("", job));
+    cases.back().batch.max_bag = {2, -1, 30, 40, 40};
+  }
+  for (const Case& c : cases) {
+    const std::vector<float> expected = Train(c, 1, CpuIsaLimit::kAuto, seed);
     const auto same_bits = [&expected](const std::vector<float>& got) {
       return got.size() == expected.size() &&
              std::memcmp(got.data(), expected.data(), sizeof(float) * got.size()) == 0;
     };
-    EXPECT_TRUE(same_bits(Train(job, 1, CpuIsaLimit::kAvx2, seed))) << job;
-    EXPECT_TRUE(same_bits(Train(job, 2, CpuIsaLimit::kAuto, seed))) << job;
-    EXPECT_TRUE(same_bits(Train(job, 5, CpuIsaLimit::kAvx2, seed))) << job;
-    EXPECT_FALSE(same_bits(Train(job, 1, CpuIsaLimit::kAuto, seed + 1))) << job;
+    EXPECT_TRUE(same_bits(Train(c, 1, CpuIsaLimit::kAvx2, seed))) << c.job;
+    EXPECT_TRUE(same_bits(Train(c, 2, CpuIsaLimit::kAuto, seed))) << c.job;
+    EXPECT_TRUE(same_bits(Train(c, 5, CpuIsaLimit::kAvx2, seed))) << c.job;
+    EXPECT_FALSE(same_bits(Train(c, 1, CpuIsaLimit::kAuto, seed + 1))) << c.job;
   }
 }
 

@@ -19,16 +19,34 @@ namespace thermocline {
 // one table have their vectors in one buffer.
 //
 // A feature that is read step by step has a vector for each of its lookups: that of lookup i of the
-// batch is row first + i * stride.
+// batch is row first + i * stride, behind the vectors of another sequence's features where both lie
+// in one buffer (FirstRowOf).
 //
 // REQUIRES: rows < 2^31
 struct VectorPlace {
   int32_t first = 0;
   int32_t stride = 1;
   bool is_by_step = false;
+  int32_t behind = -1;  // The feature, read step by step, behind whose vectors they lie; -1: none.
 
   int32_t RowOf(int32_t bag) const { return first + bag * stride; }
 };
+
+// Rows for steps come in multiples of this, so that a few shapes of batches come again and again.
+inline constexpr int32_t kStepRows = 1024;
+inline int64_t PaddedSteps(int64_t steps) {
+  return (steps + kStepRows - 1) / kStepRows * kStepRows;
+}
+
+// The row of the feature's first vector in a batch whose feature g has lookups(g) lookups.
+template <typename Lookups>
+int64_t FirstRowOf(const std::vector<VectorPlace>& places, int32_t feature, Lookups lookups) {
+  int64_t row = places[feature].first;
+  for (int32_t f = places[feature].behind; f >= 0; f = places[f].behind) {
+    row += PaddedSteps(lookups(f)) * places[f].stride;
+  }
+  return row;
+}
 
 // The places of features whose vectors stand beside each other in each sample's part of the buffer,
 // after `leading` vectors of another origin.

@@ -57,10 +57,16 @@ void BatchPlanner::Prepare(const Batch& batch, BatchPlan* plan) const {
   for (size_t f = 0; f < places_.size(); ++f) {
     const VectorPlace& place = places_[f];
     const int64_t bags = place.is_by_step ? batch.features[f].keys.size() : batch.size;
-    CHECK_LT(place.first + bags * place.stride, int64_t{1} << 31);
+    CHECK_LT(FirstRow(batch, static_cast<int32_t>(f)) + bags * place.stride, int64_t{1} << 31);
   }
   plan->tables.resize(tables_.size());
   plan->features.resize(feature_tables_.size());
+}
+
+int64_t BatchPlanner::FirstRow(const Batch& batch, int32_t feature) const {
+  return FirstRowOf(places_, feature, [&batch](int32_t f) {
+    return static_cast<int64_t>(batch.features[f].keys.size());
+  });
 }
 
 void BatchPlanner::PlanTable(const Batch& batch, int32_t t, BatchPlan* plan) {
@@ -225,15 +231,19 @@ void BatchPlanner::FillSegments(const Batch& batch, int32_t t, BatchPlan* plan) 
   int32_t* const bags = table.segment_bags.data();
 
   const std::vector<int32_t>& features = table_features_[t];
+  first_rows_.clear();
+  for (const int32_t f : features) {
+    first_rows_.push_back(static_cast<int32_t>(FirstRow(batch, f)));
+  }
   if (features.size() == 1 && plan->features[features[0]].single) {
     int32_t* const row_indices = plan->features[features[0]].row_indices.data();
     const auto size = static_cast<int32_t>(plan->features[features[0]].row_indices.size());
-    const VectorPlace place = places_[features[0]];
-    int32_t bag = place.first;
+    const int32_t stride = places_[features[0]].stride;
+    int32_t bag = first_rows_[0];
     for (int32_t i = 0; i < size; ++i) {
       if (kReorder) row_indices[i] = positions_[row_indices[i]];
       bags[ends[row_indices[i]]++] = bag;
-      bag += place.stride;
+      bag += stride;
     }
     return;
   }
@@ -242,16 +252,17 @@ void BatchPlanner::FillSegments(const Batch& batch, int32_t t, BatchPlan* plan) 
   });
   if (is_weighted) table.segment_weights.assign(lookups, 1.0f);
   for (int32_t sample = 0; sample < batch.size; ++sample) {
-    for (int32_t f : features) {
+    for (size_t n = 0; n < features.size(); ++n) {
+      const int32_t f = features[n], first = first_rows_[n];
       const VectorPlace& place = places_[f];
-      const int32_t bag = place.RowOf(sample);
+      const int32_t bag = first + sample * place.stride;
       const UninitializedVector<int32_t>& offsets = batch.features[f].offsets;
       const UninitializedVector<float>& weights = batch.features[f].weights;
       int32_t* const row_indices = plan->features[f].row_indices.data();
       for (int32_t i = offsets[sample]; i < offsets[sample + 1]; ++i) {
         if (kReorder) row_indices[i] = positions_[row_indices[i]];
         const int32_t at = ends[row_indices[i]]++;
-        bags[at] = place.is_by_step ? place.RowOf(i) : bag;
+        bags[at] = place.is_by_step ? first + i * place.stride : bag;
         if (!weights.empty()) table.segment_weights[at] = weights[i];
       }
     }

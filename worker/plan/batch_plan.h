@@ -102,6 +102,8 @@ class BatchPlanner {
  private:
   struct Inserter;
 
+  // The row of the feature's first vector (sparse_batch.h).
+  int64_t FirstRow(const Batch& batch, int32_t feature) const;
   void BeginTable(size_t lookups);
   // Finds or adds keys in turn; row_indices[i] = number of keys[i] by first appearance.
   void AddRun(absl::Span<const Key> keys, int32_t* row_indices, TablePlan* table);
@@ -130,6 +132,7 @@ class BatchPlanner {
   UninitializedVector<Key> unsorted_keys_;
   UninitializedVector<uint32_t> unsorted_counts_;
   std::vector<int32_t> next_of_server_;  // [num_servers] next staging position
+  std::vector<int32_t> first_rows_;      // [features of the table at hand]
 };
 
 }  // namespace thermocline

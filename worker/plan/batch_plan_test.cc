@@ -151,6 +151,16 @@ TEST(BatchPlan, StepsAreBagsOfTheirOwn) {
   EXPECT_EQ(bags_of(0, 9), (std::vector<int32_t>{100}));
   EXPECT_TRUE(plan.features[1].single);  // No offsets are needed.
 
+  // Another sequence's steps lie behind them, at a row that depends on how many there are.
+  batch.features.push_back(batch.features[1]);
+  const std::vector<VectorPlace> behind = {places[0], places[1], {50, 3, true, /*behind=*/1}};
+  BatchPlanner two({TableId(4)}, {0, 0, 0}, ClusterMap(1), behind);
+  two.Plan(batch, &plan);
+  const int32_t first = 50 + kStepRows * 2;
+  EXPECT_EQ(bags_of(0, 9), (std::vector<int32_t>{100, first}));
+  EXPECT_EQ(bags_of(0, 7), (std::vector<int32_t>{0, 102, first + 3, 2, 104, first + 6}));
+  batch.features.pop_back();
+
   for (const uint32_t servers : {1, 3}) {  // A table of their own.
     BatchPlanner apart({TableId(4), TableId(5)}, {0, 1}, ClusterMap(servers), places);
     apart.Plan(batch, &plan);

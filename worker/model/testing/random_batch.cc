@@ -37,7 +37,8 @@ DeviceSpan<const T> SpanOf(const std::vector<T>& values) {
 }
 
 // Points batch->batch to the lookups that batch has.
-void Describe(const BatchShape& shape, const std::vector<int>& dims, RandomBatch* batch) {
+void Describe(const BatchShape& shape, const ModelInputs& inputs, const std::vector<int>& dims,
+              RandomBatch* batch) {
   batch->batch.batch_size = shape.batch_size;
   for (size_t t = 0; t < batch->rows.size(); ++t) {
     TableBatch table;
@@ -54,8 +55,16 @@ void Describe(const BatchShape& shape, const std::vector<int>& dims, RandomBatch
     feature.table = shape.tables[f];
     feature.pooling = shape.poolings[f];
     feature.row_indices = SpanOf(batch->row_indices[f]);
-    if (shape.max_bag[f] >= 0) feature.offsets = SpanOf(batch->offsets[f]);
+    const bool is_by_step = inputs.features[f].sequence != kSamples;
+    if (shape.max_bag[f] >= 0 && !is_by_step) feature.offsets = SpanOf(batch->offsets[f]);
     batch->batch.features.push_back(feature);
+  }
+  batch->step_samples.resize(inputs.sequences.size());
+  for (size_t s = 0; s < inputs.sequences.size(); ++s) {
+    const std::vector<int32_t>& offsets = batch->offsets[inputs.sequences[s].first_feature];
+    std::vector<int32_t>& samples = batch->step_samples[s];
+    for (int b = 0; b < shape.batch_size; ++b) samples.resize(offsets[b + 1], b);
+    batch->batch.sequences.push_back({offsets.back(), SpanOf(offsets), SpanOf(samples)});
   }
 }
 
@@ -84,14 +93,27 @@ RandomBatch MakeRandomBatch(const BatchShape& shape, const ModelSpec& spec,
   }
   for (size_t f = 0; f < features; ++f) batch.offsets[f].push_back(0);
   for (int b = 0; b < shape.batch_size; ++b) {
+    int lookups = 0;
     for (size_t f = 0; f < features; ++f) {
-      const int lookups = shape.max_bag[f] < 0 ? 1 : (*rng)() % (shape.max_bag[f] + 1);
+      const int sequence = spec.inputs.features[f].sequence;
+      const bool begins = sequence == kSamples ||
+                          spec.inputs.sequences[sequence].first_feature == static_cast<int>(f);
+      if (begins) lookups = shape.max_bag[f] < 0 ? 1 : (*rng)() % (shape.max_bag[f] + 1);
       for (int l = 0; l < lookups; ++l) {
-        const int32_t row_index = (*rng)() % shape.unique_keys;
-        batch.row_indices[f].push_back(row_index);
-        by_key[shape.tables[f]][row_index].push_back(places[f].RowOf(b));
+        batch.row_indices[f].push_back((*rng)() % shape.unique_keys);
       }
       batch.offsets[f].push_back(static_cast<int32_t>(batch.row_indices[f].size()));
+    }
+  }
+  const auto lookups_of = [&](int32_t f) { return static_cast<int64_t>(batch.offsets[f].back()); };
+  for (int b = 0; b < shape.batch_size; ++b) {
+    for (size_t f = 0; f < features; ++f) {
+      const int64_t first = FirstRowOf(places, static_cast<int32_t>(f), lookups_of);
+      for (int32_t i = batch.offsets[f][b]; i < batch.offsets[f][b + 1]; ++i) {
+        const int64_t bag = places[f].is_by_step ? i : b;
+        by_key[shape.tables[f]][batch.row_indices[f][i]].push_back(
+            static_cast<int32_t>(first + bag * places[f].stride));
+      }
     }
   }
   for (size_t t = 0; t < tables; ++t) {
@@ -101,7 +123,7 @@ RandomBatch MakeRandomBatch(const BatchShape& shape, const ModelSpec& spec,
       batch.seg_offsets[t].push_back(static_cast<int32_t>(batch.seg_bags[t].size()));
     }
   }
-  Describe(shape, dims, &batch);
+  Describe(shape, spec.inputs, dims, &batch);
   return batch;
 }
 

@@ -21,8 +21,10 @@ struct BatchShape {
   int32_t batch_size = 0;
   std::vector<int32_t> tables;        // of each feature
   std::vector<PoolingMode> poolings;  // of each feature
-  std::vector<int32_t> max_bag;       // of each feature; 0: no lookups at all; -1: one-lookup form
-  int32_t unique_keys = 5;            // of each table
+  // A feature has at most so many lookups for a sample; 0: none at all; -1: the one-lookup form.
+  // All features of a sequence, which are read step by step, have the same number.
+  std::vector<int32_t> max_bag;
+  int32_t unique_keys = 5;  // of each table
 };
 
 // `batch` points to the other members.
@@ -31,6 +33,7 @@ struct RandomBatch {
   std::vector<float> labels, weights;                       // [tasks, batch]; weights: or none
   std::vector<std::vector<float>> rows;                     // [table][unique * dim]
   std::vector<std::vector<int32_t>> row_indices, offsets;   // [feature]
+  std::vector<std::vector<int32_t>> step_samples;           // [sequence]
   std::vector<std::vector<int32_t>> seg_offsets, seg_bags;  // [table]
   std::vector<std::vector<float>> gradients;                // as rows; not numbers at first
   std::vector<Matrix> gradient_matrices;                    // [table] the same

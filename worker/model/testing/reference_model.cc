@@ -24,6 +24,12 @@ double Dot(const Doubles& a, const Doubles& b) {
   return dot;
 }
 
+void SoftmaxOf(Doubles* x) {
+  double sum = 0;
+  for (double& v : *x) sum += v = std::exp(v);
+  for (double& v : *x) v /= sum;
+}
+
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 // The numbers cut in vectors of the widths of `like`.
@@ -86,7 +92,54 @@ Doubles ReferenceModel::PooledRow(const Sample& sample, int f) const {
   return pooled;
 }
 
+Doubles ReferenceModel::RowOfStep(const Sample& sample, int f) const {
+  const int table = shape_.tables[f];
+  const size_t floats = sample.rows[table].size() / shape_.unique_keys;
+  const int lookup = batch_.offsets[f][sample.index] + sample.step;
+  const auto row =
+      sample.rows[table].begin() + batch_.row_indices[f][lookup] * static_cast<int64_t>(floats);
+  return {row, row + static_cast<int64_t>(floats)};
+}
+
+int ReferenceModel::StepsOf(const Sample& sample, const StepSequence& sequence) const {
+  const std::vector<int32_t>& offsets = batch_.offsets[sequence.first_feature];
+  return offsets[sample.index + 1] - offsets[sample.index];
+}
+
+const StepSequence* ReferenceModel::SequenceOf(const Sample& sample,
+                                               const std::string& name) const {
+  for (const StepSequence& sequence : spec_.inputs.sequences) {
+    if (sequence.name == name) return &sequence;
+  }
+  if (sample.steps.count(name) == 0) return nullptr;
+  for (const Layer& layer : job_.layer()) {
+    if (layer.name() == name) return SequenceOf(sample, layer);
+  }
+  return nullptr;
+}
+
+const StepSequence* ReferenceModel::SequenceOf(const Sample& sample, const Layer& layer) const {
+  const StepSequence* found = nullptr;
+  for (const auto& names : {layer.input(), layer.feature_gate().by(), layer.gate().by()}) {
+    for (const std::string& name : names) {
+      const StepSequence* const sequence = SequenceOf(sample, name);
+      if (sequence != nullptr) found = sequence;
+    }
+  }
+  return found;
+}
+
 Vectors ReferenceModel::InputOf(const Sample& sample, const std::string& name) const {
+  const auto steps = sample.steps.find(name);
+  if (steps != sample.steps.end()) return steps->second[sample.step];
+  for (const StepSequence& sequence : spec_.inputs.sequences) {
+    if (sequence.name != name) continue;
+    Vectors vectors;
+    for (int i = 0; i < sequence.features; ++i) {
+      vectors.push_back(RowOfStep(sample, sequence.first_feature + i));
+    }
+    return vectors;
+  }
   const auto layer = sample.layers.find(name);
   if (layer != sample.layers.end()) return layer->second;
   if (name == "numeric") {
@@ -99,6 +152,7 @@ Vectors ReferenceModel::InputOf(const Sample& sample, const std::string& name) c
   Vectors vectors;
   for (int f = 0; f < spec_.inputs.num_vectors(); ++f) {
     const EmbeddedFeature& feature = spec_.inputs.features[f];
+    if (feature.sequence != kSamples) continue;
     if (name != "categorical" && name != "fields" && name != feature.name) continue;
     vectors.push_back(PooledRow(sample, f));
     vectors.back().resize(feature.dim);
@@ -116,23 +170,30 @@ Vectors ReferenceModel::InputsOf(
   return vectors;
 }
 
-Doubles ReferenceModel::MlpOf(const Sample& sample, const Layer& layer, Doubles x) const {
-  const Layer::Mlp& mlp = layer.mlp();
+Doubles ReferenceModel::LayerNorm(const Sample& sample, const std::string& tensors,
+                                  Doubles x) const {
+  const int width = static_cast<int>(x.size());
+  double mean = 0, variance = 0;
+  for (const double v : x) mean += v / width;
+  for (const double v : x) variance += (v - mean) * (v - mean) / width;
+  for (int c = 0; c < width; ++c) {
+    x[c] =
+        (x[c] - mean) / std::sqrt(variance + 1e-5) * Parameter(sample, tensors + ".weight", 0, c) +
+        Parameter(sample, tensors + ".bias", 0, c);
+  }
+  return x;
+}
+
+Doubles ReferenceModel::MlpOf(const Sample& sample, const std::string& name, const Layer::Mlp& mlp,
+                              Doubles x) const {
   for (int i = 0; i < mlp.units_size(); ++i) {
-    const std::string prefix = absl::StrCat(layer.name(), ".", i, ".");
+    const std::string prefix = absl::StrCat(name, ".", i, ".");
     const bool is_last = i + 1 == mlp.units_size() && mlp.has_last();
     const Layer::Activation activation = is_last ? mlp.last() : mlp.activation();
     x = Linear(sample, x, prefix + "weight", prefix + "bias");
     const int width = static_cast<int>(x.size());
     if (mlp.layer_norm() && !(is_last && activation == Layer::LINEAR)) {
-      double mean = 0, variance = 0;
-      for (const double v : x) mean += v / width;
-      for (const double v : x) variance += (v - mean) * (v - mean) / width;
-      for (int c = 0; c < width; ++c) {
-        x[c] = (x[c] - mean) / std::sqrt(variance + 1e-5) *
-                   Parameter(sample, prefix + "norm.weight", 0, c) +
-               Parameter(sample, prefix + "norm.bias", 0, c);
-      }
+      x = LayerNorm(sample, prefix + "norm", x);
     }
     for (int c = 0; c < width; ++c) {
       double& v = x[c];
@@ -205,13 +266,182 @@ Vectors ReferenceModel::GateOf(const Sample& sample, const Layer& layer, const V
   return CutAs(x, gated);
 }
 
+Doubles ReferenceModel::MixOf(const Sample& sample, const Layer& layer, const Vectors& x) const {
+  Doubles shares = Linear(sample, Joined(InputsOf(sample, layer.gate().by())),
+                          layer.name() + ".weight", layer.name() + ".bias");
+  SoftmaxOf(&shares);
+  Doubles mixed(x[0].size());
+  for (size_t v = 0; v < x.size(); ++v) {
+    for (size_t c = 0; c < mixed.size(); ++c) mixed[c] += shares[v] * x[v][c];
+  }
+  return mixed;
+}
+
+std::vector<Doubles> ReferenceModel::StepsRead(const Sample& sample, const Layer& layer,
+                                               int steps) const {
+  std::vector<Doubles> read;
+  Sample at = sample;
+  for (at.step = 0; at.step < steps; ++at.step) read.push_back(Joined(InputsOf(at, layer.input())));
+  return read;
+}
+
+Vectors ReferenceModel::AttentionOf(const Sample& sample, const Layer& layer, int steps) const {
+  const Layer::Attention& attention = layer.attention();
+  const Doubles query = Joined(InputsOf(sample, attention.query()));
+  const std::vector<Doubles> keys = StepsRead(sample, layer, steps);
+  Doubles scores;
+  for (const Doubles& key : keys) {
+    if (attention.score() == Layer::Attention::MLP) {
+      Vectors parts = {query, key, query, query};
+      for (size_t c = 0; c < key.size(); ++c) parts[2][c] -= key[c], parts[3][c] *= key[c];
+      Layer::Mlp mlp;
+      *mlp.mutable_units() = attention.units();
+      mlp.add_units(1);
+      mlp.set_activation(attention.activation());
+      mlp.set_last(Layer::LINEAR);
+      scores.push_back(MlpOf(sample, layer.name(), mlp, Joined(parts))[0]);
+    } else if (attention.score() == Layer::Attention::DOT) {
+      scores.push_back(Dot(query, key) / std::sqrt(static_cast<double>(key.size())));
+    } else {
+      scores.push_back(Dot(Linear(sample, query, layer.name() + ".weight", ""), key));
+    }
+  }
+  if (attention.without_last() && !scores.empty()) scores.pop_back();
+  if (attention.softmax()) SoftmaxOf(&scores);
+  Doubles sum(query.size());
+  for (size_t t = 0; t < scores.size(); ++t) {
+    for (size_t c = 0; c < sum.size(); ++c) sum[c] += scores[t] * keys[t][c];
+  }
+  return {sum};
+}
+
+std::vector<Vectors> ReferenceModel::SelfAttentionOf(const Sample& sample, const Layer& layer,
+                                                     int steps) const {
+  const Layer::SelfAttention& attention = layer.self_attention();
+  std::vector<Doubles> x = StepsRead(sample, layer, steps);
+  const int positions = static_cast<int>(attention.positions());
+  for (int t = 0; t < steps && positions > 0; ++t) {
+    const int position = std::min(steps - 1 - t, positions - 1);
+    for (size_t c = 0; c < x[t].size(); ++c) {
+      x[t][c] += Parameter(sample, layer.name() + ".positions", position, static_cast<int>(c));
+    }
+  }
+  const size_t heads = std::max(attention.heads(), 1u);
+  for (uint32_t block = 0; block < std::max(attention.blocks(), 1u); ++block) {
+    const std::string prefix = absl::StrCat(layer.name(), ".", block, ".");
+    const auto linear = [&](const Doubles& in, const std::string& part) {
+      return Linear(sample, in, prefix + part + ".weight", prefix + part + ".bias");
+    };
+    std::vector<Doubles> q, k, v;
+    for (const Doubles& step : x) {
+      q.push_back(linear(step, "query"));
+      k.push_back(linear(step, "key"));
+      v.push_back(linear(step, "value"));
+    }
+    for (int t = 0; t < steps; ++t) {
+      const size_t width = x[t].size() / heads;
+      Doubles mixed(x[t].size());
+      for (size_t h = 0; h < heads; ++h) {
+        Doubles scores(steps);
+        for (int s = 0; s < steps; ++s) {
+          for (size_t c = h * width; c < (h + 1) * width; ++c) {
+            scores[s] += q[t][c] * k[s][c] / std::sqrt(static_cast<double>(width));
+          }
+        }
+        SoftmaxOf(&scores);
+        for (int s = 0; s < steps; ++s) {
+          for (size_t c = h * width; c < (h + 1) * width; ++c) mixed[c] += scores[s] * v[s][c];
+        }
+      }
+      const Doubles output = linear(mixed, "output");
+      for (size_t c = 0; c < output.size(); ++c) x[t][c] += output[c];
+      x[t] = LayerNorm(sample, prefix + "first_norm", x[t]);
+    }
+    for (int t = 0; t < steps; ++t) {
+      Doubles up = linear(x[t], "up");
+      for (double& value : up) value = std::max(value, 0.0);
+      const Doubles down = linear(up, "down");
+      for (size_t c = 0; c < down.size(); ++c) x[t][c] += down[c];
+      x[t] = LayerNorm(sample, prefix + "second_norm", x[t]);
+    }
+  }
+  std::vector<Vectors> value;
+  for (const Doubles& step : x) value.push_back({step});
+  return value;
+}
+
+Vectors ReferenceModel::PoolOf(const Sample& sample, const Layer& layer, int steps) const {
+  const std::vector<Doubles> x = StepsRead(sample, layer, steps);
+  int width = 0;
+  for (const std::string& name : layer.input()) width += WidthOf(name);
+  Doubles y(width);
+  for (int t = 0; t < steps; ++t) {
+    const bool counts = layer.pool().mode() != Layer::Pool::LAST || t + 1 == steps;
+    for (int c = 0; c < width; ++c) {
+      y[c] += counts ? x[t][c] / (layer.pool().mode() == Layer::Pool::MEAN ? steps : 1) : 0;
+    }
+  }
+  return {y};
+}
+
+int ReferenceModel::WidthOf(const std::string& name) const {
+  int width = 0;
+  for (const EmbeddedFeature& feature : spec_.inputs.features) {
+    const bool is_step = feature.sequence != kSamples;
+    const std::string& read_as =
+        is_step ? spec_.inputs.sequences[feature.sequence].name : feature.name;
+    if (read_as == name) width += feature.dim;
+  }
+  for (const Layer& layer : job_.layer()) {
+    if (layer.name() != name) continue;
+    if (layer.has_mlp()) return static_cast<int>(layer.mlp().units(layer.mlp().units_size() - 1));
+    const bool adds = layer.has_self_attention() || layer.has_normalize() || layer.has_pool();
+    CHECK(adds || layer.has_multiply() || layer.has_add() || layer.has_gate());
+    for (const std::string& input : layer.input()) {
+      width += WidthOf(input);
+      if (!adds) break;
+    }
+  }
+  return width;
+}
+
+void ReferenceModel::AddLayer(const Layer& layer, Sample* sample) const {
+  const StepSequence* const sequence = SequenceOf(*sample, layer);
+  if (sequence == nullptr) {
+    sample->layers[layer.name()] = LayerOf(*sample, layer);
+    return;
+  }
+  const int steps = StepsOf(*sample, *sequence);
+  if (layer.has_attention()) {
+    sample->layers[layer.name()] = AttentionOf(*sample, layer, steps);
+  } else if (layer.has_pool()) {
+    sample->layers[layer.name()] = PoolOf(*sample, layer, steps);
+  } else if (layer.has_self_attention()) {
+    sample->steps[layer.name()] = SelfAttentionOf(*sample, layer, steps);
+  } else {
+    std::vector<Vectors> value;
+    for (sample->step = 0; sample->step < steps; ++sample->step) {
+      value.push_back(LayerOf(*sample, layer));
+    }
+    sample->step = -1;
+    sample->steps[layer.name()] = std::move(value);
+  }
+}
+
 Vectors ReferenceModel::LayerOf(const Sample& sample, const Layer& layer) const {
   const Vectors x = InputsOf(sample, layer.input());
   const Doubles all = Joined(x);
   Doubles y;
   switch (layer.kind_case()) {
     case Layer::kMlp:
-      return {MlpOf(sample, layer, all)};
+      if (layer.copies() == 0) return {MlpOf(sample, layer.name(), layer.mlp(), all)};
+      {
+        Vectors copies;
+        for (uint32_t i = 0; i < layer.copies(); ++i) {
+          copies.push_back(MlpOf(sample, absl::StrCat(layer.name(), ".", i), layer.mlp(), all));
+        }
+        return copies;
+      }
     case Layer::kDot:
       if (layer.dot().keep_first()) y = x[0];
       for (size_t i = 1; i < x.size(); ++i) {
@@ -274,6 +504,10 @@ Vectors ReferenceModel::LayerOf(const Sample& sample, const Layer& layer) const 
         }
       }
       return {y};
+    case Layer::kGate:
+      return {MixOf(sample, layer, x)};
+    case Layer::kAttention:
+    case Layer::kSelfAttention:
     case Layer::KIND_NOT_SET:
       break;
   }
@@ -301,8 +535,8 @@ double ReferenceModel::OwnLogit(const Sample& sample, const Task& task) const {
 double ReferenceModel::Loss(const Doubles& arena, const Vectors& rows, Doubles* logits) const {
   double loss = 0;
   for (int b = 0; b < shape_.batch_size; ++b) {
-    Sample sample{b, arena, rows, {}};
-    for (const Layer& layer : job_.layer()) sample.layers[layer.name()] = LayerOf(sample, layer);
+    Sample sample{b, arena, rows};
+    for (const Layer& layer : job_.layer()) AddLayer(layer, &sample);
     std::map<std::string, double> of_labels;
     for (int t = 0; t < job_.task_size(); ++t) {
       const Task& task = job_.task(t);

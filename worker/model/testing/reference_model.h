@@ -1,5 +1,6 @@
-// The layers of a job in plain double loops, one sample at a time: what worker/model's graphs are
-// compared with. It reads the job itself, not the graph that was made of it. Nothing is dropped.
+// The layers of a job in plain double loops, one sample, and one step, at a time: what
+// worker/model's graphs are compared with. It reads the job itself, not the graph that was made of
+// it. Nothing is dropped.
 #ifndef THERMOCLINE_WORKER_MODEL_TESTING_REFERENCE_MODEL_H_
 #define THERMOCLINE_WORKER_MODEL_TESTING_REFERENCE_MODEL_H_
 
@@ -33,9 +34,27 @@ class ReferenceModel {
     int index = 0;
     const Doubles& arena;
     const Vectors& rows;
-    std::map<std::string, Vectors> layers;  // So far.
+    std::map<std::string, Vectors> layers = {};              // So far, of the sample.
+    std::map<std::string, std::vector<Vectors>> steps = {};  // [steps] So far, of a sequence.
+    int step = -1;                                           // The one under way.
   };
 
+  // Null: neither the layer nor its context reads steps.
+  const StepSequence* SequenceOf(const Sample& sample, const Layer& layer) const;
+  const StepSequence* SequenceOf(const Sample& sample, const std::string& name) const;
+  int StepsOf(const Sample& sample, const StepSequence& sequence) const;
+  // How many numbers a step, a feature or some kinds of layers have.
+  int WidthOf(const std::string& name) const;
+  Doubles RowOfStep(const Sample& sample, int feature) const;
+  void AddLayer(const Layer& layer, Sample* sample) const;
+  Doubles LayerNorm(const Sample& sample, const std::string& tensors, Doubles x) const;
+  // What the layer reads at each step.
+  std::vector<Doubles> StepsRead(const Sample& sample, const Layer& layer, int steps) const;
+  Vectors AttentionOf(const Sample& sample, const Layer& layer, int steps) const;
+  std::vector<Vectors> SelfAttentionOf(const Sample& sample, const Layer& layer, int steps) const;
+  Vectors PoolOf(const Sample& sample, const Layer& layer, int steps) const;
+  Doubles MlpOf(const Sample& sample, const std::string& name, const Layer::Mlp& mlp,
+                Doubles x) const;
   Doubles PooledRow(const Sample& sample, int feature) const;
   Vectors InputOf(const Sample& sample, const std::string& name) const;
   Vectors InputsOf(const Sample& sample,
@@ -46,12 +65,12 @@ class ReferenceModel {
   Doubles Linear(const Sample& sample, const Doubles& x, const std::string& weight,
                  const std::string& bias) const;
   Vectors LayerOf(const Sample& sample, const Layer& layer) const;
-  Doubles MlpOf(const Sample& sample, const Layer& layer, Doubles x) const;
   Doubles CrossOf(const Sample& sample, const Layer& layer, const Doubles& x) const;
   double BilinearOf(const Sample& sample, const Layer& layer) const;
   double OwnLogit(const Sample& sample, const Task& task) const;
   double FirstOrderOf(const Sample& sample, const Layer& layer) const;
   Vectors GateOf(const Sample& sample, const Layer& layer, const Vectors& x) const;
+  Doubles MixOf(const Sample& sample, const Layer& layer, const Vectors& x) const;
 
   const Job& job_;
   const ModelSpec& spec_;
