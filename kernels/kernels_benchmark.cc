@@ -1,5 +1,5 @@
 // Times every operation of a DLRM training step, in the shape of DLRM's Criteo Kaggle example, and
-// the operations of other models' layers, next to what the device can do.
+// the operations of other models' layers and of sequences, next to what the device can do.
 //
 //   kernels_benchmark [--device cpu|cuda] [--batch N] [--repeats N]
 //                     [--precision float32|tf32|bfloat16]            tf32 with cuda alone
@@ -209,6 +209,7 @@ absl::StatusOr<double> Run(const Options& options) {
   const size_t num_of_step = operations.size();
   for (BenchmarkOperation& operation : step.CacheOperations()) operations.push_back(operation);
   for (BenchmarkOperation& operation : step.OperationsOfLayers()) operations.push_back(operation);
+  for (BenchmarkOperation& operation : step.OperationsOfSteps()) operations.push_back(operation);
   std::printf("DLRM Kaggle shape 13-512-256-64-16, 26 x dim 16, 367-512-256-1; batch %d, ",
               options.batch);
   if (options.cuda()) {

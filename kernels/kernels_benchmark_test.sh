@@ -13,6 +13,7 @@ for run in "auto --precision bfloat16" avx2; do
   echo "$out" | grep -q "its products.* GFLOP/s .*%"
   echo "$out" | grep -q "step (sum of the above)"
   echo "$out" | grep -q "layer norm backward 400"
+  echo "$out" | grep -q "attention backward 4 x 16.* GFLOP/s .*%"
 done
 if out=$("$1" --device cuda --batch 32 --repeats 2 2>&1); then
   echo "$out" | grep -q "a copy in its memory"

@@ -46,24 +46,30 @@ struct ScaledExp {
   float power, rest;
 };
 
-// REQUIRES: -87 <= t <= 0, or t is a NaN
-THERMOCLINE_HOST_DEVICE inline ScaledExp ScaledExpOf(float t) {
-  constexpr float kLog2E = 1.44269504f;
+struct ExpConstants {
+  static constexpr float kLog2E = 1.44269504f;
   // ln 2 in two parts; the first has 10 bits, so that its product with n is exact.
-  constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+  static constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
   // A number of this size has no bits behind the point, and its low bits count: n + kRound is t /
   // ln 2 rounded, and holds n in its bits.
-  constexpr float kRound = 12582912;  // 1.5 * 2^23
-  const float rounded = t * kLog2E + kRound;
-  const float n = rounded - kRound;
-  const float r = (t - n * kLn2High) - n * kLn2Low;
-  // Taylor series up to r^7 / 7!
-  float p = 1.0f / 5040;
-  p = p * r + 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
+  static constexpr float kRound = 12582912;  // 1.5 * 2^23
+  // The Taylor series, from r^7 / 7! down.
+  static constexpr float k7 = 1.0f / 5040, k6 = 1.0f / 720, k5 = 1.0f / 120, k4 = 1.0f / 24;
+  static constexpr float k3 = 1.0f / 6, k2 = 0.5f;
+};
+
+// REQUIRES: -87 <= t <= 0, or t is a NaN
+THERMOCLINE_HOST_DEVICE inline ScaledExp ScaledExpOf(float t) {
+  using C = ExpConstants;
+  const float rounded = t * C::kLog2E + C::kRound;
+  const float n = rounded - C::kRound;
+  const float r = (t - n * C::kLn2High) - n * C::kLn2Low;
+  float p = C::k7;
+  p = p * r + C::k6;
+  p = p * r + C::k5;
+  p = p * r + C::k4;
+  p = p * r + C::k3;
+  p = p * r + C::k2;
   return {FloatOfBits((FloatBits(rounded) + 127) << 23), p * (r * r) + r};
 }
 

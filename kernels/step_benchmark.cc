@@ -14,6 +14,9 @@ namespace {
 constexpr int32_t kDim = 16;
 constexpr int32_t kNumDense = 13;
 constexpr int32_t kHiddenColumns = 400;
+constexpr int32_t kStepColumns = 64;
+constexpr int32_t kMaxSteps = 59;
+constexpr int32_t kHeads = 4;
 constexpr int64_t kCardinalities[] = {
     1460, 583,   10131227, 2202608, 305,  24,   12517, 633,     3,  93145, 5683,   8351593, 3194,
     27,   14992, 5461306,  10,      5652, 2173, 4,     7046547, 18, 15,    286181, 105,     142572};
@@ -103,9 +106,9 @@ float* StepBenchmark::Random(int64_t floats, float scale) {
   return Put(RandomFloats(&rng_, floats, scale));
 }
 
-Matrix StepBenchmark::RandomMatrix(int32_t columns) {
+Matrix StepBenchmark::RandomMatrix(int32_t rows, int32_t columns) {
   const int64_t ld = columns == 1 ? 1 : PaddedColumns(columns);
-  return FloatMatrix(Random(ld * batch_, 1), batch_, columns, ld);
+  return FloatMatrix(Random(ld * rows, 1), rows, columns, ld);
 }
 
 // Lookups skewed as in click logs.
@@ -232,6 +235,82 @@ std::vector<BenchmarkOperation> StepBenchmark::OperationsOfLayers() {
   std::vector<BenchmarkOperation> all = OperationsOfMlpLayers();
   for (BenchmarkOperation& operation : OperationsOfVectors()) all.push_back(std::move(operation));
   return all;
+}
+
+std::vector<BenchmarkOperation> StepBenchmark::OperationsOfSteps() {
+  auto* const operations = &device_->steps();
+  std::vector<int32_t> offsets = {0}, samples;
+  double squares = 0;
+  for (int32_t b = 0; b < batch_; ++b) {
+    const auto length = static_cast<int32_t>(1 + rng_() % kMaxSteps);
+    squares += static_cast<double>(length) * length;
+    samples.insert(samples.end(), length, b);
+    offsets.push_back(static_cast<int32_t>(samples.size()));
+  }
+  const int32_t steps = offsets.back();
+  const StepRanges ranges = {{Put(offsets), batch_ + int64_t{1}}, {Put(samples), steps}};
+  const Matrix x = RandomMatrix(steps, kStepColumns), y = RandomMatrix(steps, kStepColumns);
+  const Matrix scores = RandomMatrix(steps, 1), shares = RandomMatrix(steps, 1);
+  const Matrix pooled = RandomMatrix(kStepColumns);
+  const int64_t positions = int64_t{kMaxSteps} * kStepColumns;
+  const DeviceSpan<float> vectors = {Random(positions, 1), positions};
+  const double bytes = 4.0 * steps * kStepColumns, sample_bytes = 4.0 * batch_ * kStepColumns;
+  std::vector<BenchmarkOperation> all = {
+      {"repeat 64", bytes + sample_bytes, {}, [=] { operations->Repeat(ranges, pooled, y); }},
+      {"pool sum 64",
+       bytes + sample_bytes,
+       {},
+       [=] { operations->Pool(ranges, StepPooling::kSum, x, pooled); }},
+      {"pool mean backward 64",
+       bytes + sample_bytes,
+       {},
+       [=] { operations->PoolBackward(ranges, StepPooling::kMean, pooled, y); }},
+      {"step softmax forward 1",
+       8.0 * steps,
+       {},
+       [=] { operations->SoftmaxForward(ranges, true, scores, shares); }},
+      {"step softmax backward 1",
+       12.0 * steps,
+       {},
+       [=] { operations->SoftmaxBackward(ranges, shares, scores, scores); }},
+      {"clear last 64", 2 * bytes, {}, [=] { operations->ClearLast(ranges, x, y); }},
+      {"add positions 64",
+       2 * bytes,
+       {},
+       [=] { operations->AddPositions(ranges, vectors.AsConst(), x, y); }},
+      {"position gradients 64",
+       bytes,
+       {},
+       [=] { operations->PositionGradients(ranges, x, vectors); }},
+  };
+  for (BenchmarkOperation& operation : OperationsOfAttention(ranges, steps, squares / steps)) {
+    all.push_back(std::move(operation));
+  }
+  return all;
+}
+
+std::vector<BenchmarkOperation> StepBenchmark::OperationsOfAttention(const StepRanges& ranges,
+                                                                     int32_t steps,
+                                                                     double mean_length) {
+  auto* const operations = &device_->steps();
+  const auto matrix = [&] { return RandomMatrix(steps, kStepColumns); };
+  const Matrix q = matrix(), k = matrix(), v = matrix(), y = matrix(), dy = matrix();
+  const Matrix dq = matrix(), dk = matrix(), dv = matrix();
+  const Matrix statistics = RandomMatrix(steps, 2 * kHeads);
+  const auto keys = static_cast<int64_t>(mean_length);
+  const ProductShape to_score = {steps, keys, kStepColumns}, to_sum = {steps, kStepColumns, keys};
+  return {
+      {"attention forward 4 x 16",
+       0,
+       {to_score, to_sum},
+       [=] { operations->AttentionForward(ranges, kHeads, q, k, v, y, statistics); }},
+      {"attention backward 4 x 16",
+       0,
+       {to_score, to_score, to_sum, to_sum, to_sum},
+       [=] {
+         operations->AttentionBackward(ranges, kHeads, q, k, v, y, statistics, dy, dq, dk, dv);
+       }},
+  };
 }
 
 std::vector<BenchmarkOperation> StepBenchmark::OperationsOfMlpLayers() {

@@ -40,6 +40,8 @@ class StepBenchmark {
   // The operations of layers, on the concatenated input of the Kaggle shape (429 columns) and on
   // the hidden layers of 400 that DeepFM has there.
   std::vector<BenchmarkOperation> OperationsOfLayers();
+  // The operations of steps, on sequences of 1 to 59 steps of 64 columns.
+  std::vector<BenchmarkOperation> OperationsOfSteps();
   double lookups_per_key() const;
   // The loss of the last batch, divided by its samples.
   double Loss();
@@ -60,12 +62,15 @@ class StepBenchmark {
   template <typename T>
   T* Put(const std::vector<T>& values);
   float* Random(int64_t floats, float scale);
-  Matrix RandomMatrix(int32_t columns);
+  Matrix RandomMatrix(int32_t columns) { return RandomMatrix(batch_, columns); }
+  Matrix RandomMatrix(int32_t rows, int32_t columns);
 
   std::vector<BenchmarkOperation> ForwardOperations();
   std::vector<BenchmarkOperation> BackwardOperations();
   std::vector<BenchmarkOperation> OperationsOfMlpLayers();
   std::vector<BenchmarkOperation> OperationsOfVectors();
+  std::vector<BenchmarkOperation> OperationsOfAttention(const StepRanges& ranges, int32_t steps,
+                                                        double mean_length);
 
   Device* const device_;
   const int32_t batch_;

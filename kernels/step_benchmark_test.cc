@@ -15,6 +15,7 @@ double LossOf(Device* device) {
   std::vector<BenchmarkOperation> operations = step.StepOperations();
   for (BenchmarkOperation& operation : step.CacheOperations()) operations.push_back(operation);
   for (BenchmarkOperation& operation : step.OperationsOfLayers()) operations.push_back(operation);
+  for (BenchmarkOperation& operation : step.OperationsOfSteps()) operations.push_back(operation);
   for (const BenchmarkOperation& operation : operations) {
     operation.run();
     const absl::Status status = device->Synchronize();

@@ -33,9 +33,9 @@ class AttentionHead {
   void Pack(RowsOfHead from, std::vector<float>* rows) const;
   void Unpack(const std::vector<float>& rows, RowsOfHead to) const;
   void Transpose(RowsOfHead from, std::vector<float>* columns) const;
-  // scores[i][s] = dot(a[i], b[s]) for so many rows from row `first` on, b transposed.
-  void Dots(const std::vector<float>& rows, int64_t first, const std::vector<float>& transposed,
-            std::vector<float>* scores) const;
+  // scores[i][s] = dot(rows[first + i], the row s of what is transposed), for so many queries.
+  void Dots(const std::vector<float>& rows, int64_t first, int64_t queries,
+            const std::vector<float>& transposed, std::vector<float>* scores) const;
 
   int64_t steps_ = 0, padded_steps_ = 0;
   int32_t width_ = 0, padded_width_ = 0;

@@ -95,7 +95,10 @@ struct Problem {
 
   Results Execute(int32_t batch, int threads, const MlpMaker& make) const {
     ThreadPool pool(threads);
-    const std::unique_ptr<Mlp> mlp = make(config, &pool);
+    return Execute(batch, make(config, &pool).get());
+  }
+
+  Results Execute(int32_t batch, Mlp* mlp) const {
     Results run;
     run.output.assign(batch * output_ld, kUntouched);
     run.input_gradient.assign(batch * input_ld, kUntouched);
@@ -349,6 +352,24 @@ TEST(CpuMlpTest, SameBitsForAnyThreadsAndInstructions) {
           EXPECT_TRUE(SameBits(run.gradients, expected.gradients)) << Name(c);
         }
       }
+    }
+  }
+}
+
+// The steps of sequences are so many in one batch and so many in the next.
+TEST(CpuMlpTest, NothingOfALargerBatchIsLeft) {
+  std::mt19937_64 rng(TestSeed());
+  const int32_t most = 300;
+  const Problem problem({{70, 40, 7}, most, true, true}, &rng);
+  for (const MlpMaker& make : {With(GemmAvx2), With(Bf16GemmAvx2)}) {
+    ThreadPool pool(2);
+    const std::unique_ptr<Mlp> mlp = make(problem.config, &pool);
+    for (int32_t batch : {most, 0, 1, 257, 2, 17, most}) {
+      const Results expected = problem.Execute(batch, 1, make);
+      const Results run = problem.Execute(batch, mlp.get());
+      EXPECT_TRUE(SameBits(run.output, expected.output)) << batch;
+      EXPECT_TRUE(SameBits(run.input_gradient, expected.input_gradient)) << batch;
+      EXPECT_TRUE(SameBits(run.gradients, expected.gradients)) << batch;
     }
   }
 }

@@ -289,8 +289,10 @@ double UlpOf(double value) {
   return std::ldexp(1.0, std::max(exponent - 24, -149));
 }
 
-TEST(LayerArithmeticTest, SigmoidAndTanhAreAccurate) {
+TEST(LayerArithmeticTest, ExpSigmoidAndTanhAreAccurate) {
   for (uint32_t bits = 0; bits < FloatBits(86); bits += 12347) {
+    const double exp = std::exp(-static_cast<double>(FloatOfBits(bits)));
+    ASSERT_NEAR(ExpOfNonPositive(-FloatOfBits(bits)), exp, 3 * UlpOf(exp)) << FloatOfBits(bits);
     for (float x : {FloatOfBits(bits), -FloatOfBits(bits)}) {
       const double sigmoid = 1 / (1 + std::exp(-static_cast<double>(x))),
                    tanh = std::tanh(double{x});
@@ -299,6 +301,9 @@ TEST(LayerArithmeticTest, SigmoidAndTanhAreAccurate) {
     }
   }
   const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(ExpOfNonPositive(0), 1);
+  EXPECT_EQ(ExpOfNonPositive(-infinity), ExpOfNonPositive(-87));
+  EXPECT_TRUE(std::isnan(ExpOfNonPositive(std::nanf(""))));
   EXPECT_EQ(Sigmoid(0), 0.5f);
   EXPECT_EQ(Sigmoid(infinity), 1);
   EXPECT_GT(Sigmoid(-infinity), 0);  // As for -87: tiny, not a NaN.
@@ -314,7 +319,7 @@ TEST(LayerArithmeticTest, SigmoidAndTanhAreAccurate) {
 // The golden bits were computed by another implementation (Python, every operation in double and
 // rounded to float, which is exact for a single operation). Every compiler has to give them.
 TEST(LayerArithmeticTest, HasItsGoldenBits) {
-  uint64_t sigmoids = 0, tanhs = 0, dropouts = 0;
+  uint64_t exps = 0, sigmoids = 0, tanhs = 0, dropouts = 0;
   std::vector<float> x, y;
   for (int i = 0; i <= 2000; ++i) x.push_back(static_cast<float>(i - 1000) * 0.0173f);
   y.resize(x.size());
@@ -326,6 +331,10 @@ TEST(LayerArithmeticTest, HasItsGoldenBits) {
   for (float value : y) tanhs = Mix64(tanhs ^ FloatBits(value));
   EXPECT_EQ(FloatBits(y[970]), 0xbef42fe1u);
   EXPECT_EQ(tanhs, 0x40a330b88ac6c395u);
+  for (size_t i = 0; i < x.size(); ++i) y[i] = ExpOfNonPositive(static_cast<float>(i) * -0.0473f);
+  for (float value : y) exps = Mix64(exps ^ FloatBits(value));
+  EXPECT_EQ(FloatBits(y[100]), 0x3c109ce7u);
+  EXPECT_EQ(exps, 0x6ef0fec263f001fu);
   for (int64_t sample = 0; sample < 40; ++sample) {
     const uint64_t key = DropoutRowKey(0x123456789abcdef0, 12345678901, sample);
     for (int32_t c = 0; c < 50; ++c) dropouts = Mix64(dropouts ^ DropoutBitsOfColumn(key, c));

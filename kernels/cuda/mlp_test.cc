@@ -72,10 +72,14 @@ class MlpTest : public KernelsTest {
   using Results = std::vector<std::vector<float>>;
 
   Results Execute(const Problem& p, int32_t batch, MlpPrecision precision, Device* device) {
-    Uploads uploads(device);
     MlpConfig config = p.config;
     config.precision = precision;
-    const std::unique_ptr<Mlp> mlp = device->CreateMlp(config);
+    return Execute(p, batch, device->CreateMlp(config).get(), device);
+  }
+
+  Results Execute(const Problem& p, int32_t batch, Mlp* mlp, Device* device) {
+    const MlpConfig& config = p.config;
+    Uploads uploads(device);
     const std::vector<float> fill(std::max<int64_t>(p.arena, batch * (p.input_ld + p.output_ld)),
                                   kUntouched);
     const int32_t in = config.widths.front(), out = config.widths.back();
@@ -165,6 +169,17 @@ TEST_F(MlpTest, SameBitsFromRunToRun) {
   for (MlpPrecision precision : kPrecisions) {
     const Results first = Execute(p, kCases[6].batch, precision, device_.get());
     EXPECT_EQ(first, Execute(p, kCases[6].batch, precision, device_.get()));
+  }
+}
+
+// The steps of sequences are so many in one batch and so many in the next.
+TEST_F(MlpTest, NothingOfALargerBatchIsLeft) {
+  const int32_t most = 40;
+  const Problem p = RandomProblem({{9, 20, 7}, most, true, true}, true);
+  const std::unique_ptr<Mlp> mlp = device_->CreateMlp(p.config);
+  for (int32_t batch : {most, 0, 1, 33, most}) {
+    const Results expected = Execute(p, batch, MlpPrecision::kFloat32, cpu_.get());
+    EXPECT_EQ(Execute(p, batch, mlp.get(), device_.get()), expected) << batch;
   }
 }
 
