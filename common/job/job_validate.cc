@@ -50,6 +50,8 @@ constexpr uint64_t kMaxSteps = 1'000'000'000'000;
 constexpr uint64_t kMaxUnusedSteps = (uint64_t{1} << 32) - 2;
 // A worker numbers the bags of its batch with int32.
 constexpr uint64_t kMaxBags = (uint64_t{1} << 31) - 1;
+// Rows for steps come in multiples of so many (worker/model/sparse_batch.h).
+constexpr uint64_t kMaxStepPadding = 1024;
 constexpr uint64_t kMaxProcesses = 1024;
 constexpr uint64_t kMaxChannels = 64;
 constexpr size_t kMaxNameLength = 128;
@@ -457,23 +459,25 @@ class Validator {
   // lookups of a table, as far as the job tells them (a list in text is as long as its line says,
   // and a sequence at most as long as the job does).
   uint64_t MaxSamplesOfWorker() const {
-    std::map<int, uint64_t> columns, steps;  // By table, and by sequence.
+    std::map<int, uint64_t> columns;  // By table.
+    uint64_t steps = 0, padding = 0;  // Rows for steps, of all sequences.
     const std::vector<const Feature*> features = EmbeddedFeatures(job_);
     for (const FeatureSpec& spec : ResolveTables(job_).features) {
       const Feature& feature = *features[spec.source];
       const uint64_t lookups =
           uint64_t{spec.then >= 0} + std::max(feature.columns(), feature.sequence().max_length());
       columns[spec.table_index] += lookups;
-      if (spec.sequence >= 0) steps[spec.sequence] += lookups;
+      if (spec.sequence < 0) continue;
+      steps += lookups;
+      padding += kMaxStepPadding;
     }
     uint64_t most = 1;
     for (const auto& [table, count] : columns) most = std::max(most, count);
     uint64_t bags = features.size() + 1;  // A script's batches have no others.
-    for (const auto& [sequence, count] : steps) bags = std::max(bags, count);
     for (const PooledFeatures& pooled : DescribeModel(job_).graph.pooled) {
       bags = std::max<uint64_t>(bags, pooled.leading + pooled.features.size());
     }
-    return std::min(kMaxBags / bags, uint64_t{kMaxTableLookups} / most);
+    return std::min((kMaxBags - padding) / (bags + steps), uint64_t{kMaxTableLookups} / most);
   }
 
   // `samples` is the share of the batch at `path` that one worker computes.

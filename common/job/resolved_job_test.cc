@@ -106,6 +106,49 @@ train { batch_size: 16 learning_rate { base: 0.1 } }
   EXPECT_EQ(tables.dense[0].layout.optimizer.kind, OptimizerKind::kRowWiseAdagrad);
 }
 
+// Pooled: user, item and genres. The years are read by step alone, and so is the year that follows
+// them.
+TEST(ResolveTables, StepsFollowTheFeaturesThatAreReadPooled) {
+  const Job job = Parse(R"(name: "steps"
+data { train { path: "x" csv { header: true } } label { column: "y" } }
+feature { column: "hist_year" table: "year" sequence { max_length: 5 } }
+feature { column: "user" categorical {} }
+feature { column: "genres" pooling: MEAN sequence { max_length: 5 } }
+feature { column: "year" categorical {} }
+feature { column: "item" table: "item" categorical {} }
+feature { column: "hist_item" table: "item" sequence { max_length: 5 } }
+feature { column: "hist_shop" sequence { max_length: 5 } }
+sequence { name: "past" of: ["hist_item", "hist_year"] then: ["item", "year"] }
+sequence { name: "more" of: ["genres", "hist_shop"] }
+layer { name: "a" input: "past" attention { query: ["item", "user"] } }
+layer { name: "b" input: "more" pool {} }
+layer { name: "top" input: ["a", "b", "genres"] mlp { units: 4 } }
+task { input: "top" }
+train { batch_size: 16 learning_rate { base: 0.1 } }
+)");
+  const JobTables tables = ResolveTables(job);
+  std::vector<std::string> names, of_tables;
+  std::vector<std::vector<int>> numbers;
+  for (const FeatureSpec& feature : tables.features) {
+    names.push_back(feature.name);
+    of_tables.push_back(tables.sparse[feature.table_index].name);
+    numbers.push_back({feature.source, feature.sequence, feature.then});
+  }
+  EXPECT_THAT(names, ElementsAre("user", "genres", "item", "past.hist_item", "past.hist_year",
+                                 "more.genres", "more.hist_shop"));
+  EXPECT_THAT(of_tables,
+              ElementsAre("user", "genres", "item", "item", "year", "genres", "hist_shop"));
+  EXPECT_THAT(numbers,
+              ElementsAre(ElementsAre(1, -1, -1), ElementsAre(2, -1, -1), ElementsAre(4, -1, -1),
+                          ElementsAre(5, 0, 4), ElementsAre(0, 0, 3), ElementsAre(2, 1, -1),
+                          ElementsAre(6, 1, -1)));
+  EXPECT_EQ(tables.features[1].pooling, MEAN);
+  EXPECT_EQ(tables.features[5].pooling, SUM);  // Each step is one lookup.
+  std::vector<std::string> ids;
+  for (const TableLayout& table : tables.sparse) ids.push_back(table.name);
+  EXPECT_THAT(ids, ElementsAre("user", "genres", "item", "year", "hist_shop"));
+}
+
 void ExpectInitial(const TableLayout& layout, InitialDistribution distribution, float scale) {
   EXPECT_EQ(layout.distribution, distribution) << layout.name;
   EXPECT_FLOAT_EQ(layout.init_scale, scale) << layout.name;

@@ -154,6 +154,36 @@ TEST_F(InitMatchTest, LayersMoreOrLess) {
 }
 
 // All that two presets share are the tables.
+// A layer that reads steps of other lists, or is asked by others, begins anew.
+TEST(SequencesOfACheckpoint, AreComparedByTheirLists) {
+  const auto make = [](const std::string& lists, const std::string& query,
+                       const std::string& name = "past") {
+    return JobOfFeatures({}, {"u", "v"},
+                         absl::StrCat(R"(
+        feature { column: "c" sequence { max_length: 5 } }
+        feature { column: "d" sequence { max_length: 5 } }
+        sequence { name: ")",
+                                      name, "\" of: ", lists, R"( }
+        layer { name: "a" input: ")",
+                                      name, "\" attention { query: ", query, R"( units: 3 } }
+        layer { name: "p" input: ["u", "v", "c", "d"] mlp { units: 2 } }
+        task { input: ["a", "p"] })"));
+  };
+  const CheckpointManifest manifest = ManifestOf(make("'c'", "'u'"), "1.0");
+  std::vector<std::string> notices;
+  const auto anew = [&](const Job& job) {
+    return CheckInit(job, manifest, &notices).value_or(std::vector<std::string>{"refused"});
+  };
+  EXPECT_THAT(anew(make("'c'", "'u'", "renamed")), IsEmpty());
+  EXPECT_THAT(anew(make("'d'", "'u'")), Contains("a.0.weight"));
+  EXPECT_THAT(anew(make("'c'", "'v'")), Contains("a.0.weight"));
+  EXPECT_TRUE(CheckModel(make("'c'", "'u'"), manifest).ok());
+  EXPECT_EQ(CheckModel(make("'d'", "'u'"), manifest).message(),
+            "the sequence 'past' has of [\"d\"] here, [\"c\"] in the checkpoint");
+  EXPECT_EQ(CheckModel(make("'c'", "'u'", "renamed"), manifest).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
 TEST_F(InitMatchTest, AnotherPresetKeepsTheTables) {
   const auto anew = Check(JobOfFeatures({"a", "b"}, {"u", "v", "w"}, "deepfm { deep: 8 }"));
   ASSERT_TRUE(anew.ok()) << anew.status();

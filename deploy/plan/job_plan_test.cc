@@ -91,6 +91,39 @@ TEST(JobPlan, RowsComeFromFiguresBucketsOrNowhere) {
   EXPECT_EQ(bucketed.tables[0].rows, 50u);
 }
 
+// A history shares the items' table, and is read pooled, too: its keys count once, its lookups
+// twice.
+TEST(JobPlan, StepsOfSequencesAreLookups) {
+  Json figures = Figures();
+  Json history = Column("history", 50, 50, 50);
+  history["values"] = 4000000;  // Four of a sample.
+  figures["columns"].push_back(history);
+  const auto load = [](const std::string& sequence) {
+    const auto job = ParseJob(absl::StrCat(R"(name: "plan"
+        data { train { path: "/log.csv" csv { header: true } } label { column: "click" } }
+        feature { column: "item" categorical {} }
+        feature { column: "history" table: "item" sequence { max_length: 5 } }
+        train { batch_size: 1024 learning_rate { base: 0.1 } } fae { budget: "1MiB" })",
+                                           sequence),
+                              "job", {});
+    EXPECT_TRUE(job.ok()) << job.status();
+    return *job;
+  };
+  const Job pooled = load("dcnv2 { cross_layers: 1 }");
+  const Job both = load(R"(sequence { name: "past" of: "history" then: "item" }
+                           layer { name: "p" input: "past" pool {} }
+                           task { input: ["p", "categorical"] })");
+  const JobPlan one = Plan(pooled, &figures), two = Plan(both, &figures);
+  EXPECT_EQ(one.tables[0].rows, 150u);
+  EXPECT_EQ(two.tables[0].rows, 150u);
+  EXPECT_EQ(two.pulled_bytes_per_step, one.pulled_bytes_per_step);
+  // Packs: 1 + 4 lookups; with the steps and the item behind them 5 more.
+  const auto batch = [](const JobPlan& plan) {
+    return PartOf(plan.disk, "pack of hot and cold batches");
+  };
+  EXPECT_GT(batch(two), batch(one) + 900000 * 5 * sizeof(uint64_t));
+}
+
 TEST(JobPlan, ATableHasAtMostItsLimit) {
   const Json figures = Figures();
   const Job job = Load({"default_table.eviction.max_rows=5000"});

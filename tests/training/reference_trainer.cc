@@ -110,8 +110,11 @@ class ReferenceTrainer {
           if (tables_.features[f].table_index != static_cast<int>(t)) continue;
           const FeatureLookups& feature = batch->features[f];
           for (int i = feature.offsets[sample]; i < feature.offsets[sample + 1]; ++i) {
-            const VectorPlace& place = places[f];
-            lookups[feature.keys[i]].push_back(place.RowOf(place.is_by_step ? i : sample));
+            const int64_t first = FirstRowOf(places, f, [batch](int32_t other) {
+              return static_cast<int64_t>(batch->features[other].keys.size());
+            });
+            lookups[feature.keys[i]].push_back(static_cast<int32_t>(
+                first + (places[f].is_by_step ? i : sample) * places[f].stride));
             of_lookups[feature.keys[i]].push_back(feature.weights.empty() ? 1 : feature.weights[i]);
           }
         }

@@ -74,6 +74,28 @@ std::string WriteWeightedLists(int rows) {
   return path;
 }
 
+// Rows with histories of 0 to 6 items and their kinds.
+std::string WriteHistories(int rows) {
+  const std::string path = testing::TempDir() + "/histories.csv";
+  std::ofstream file(path);
+  std::mt19937_64 random(21);
+  file << "y,x,item,kind,items,kinds\n";
+  const auto item = [&random] { return (random() % 20) * (random() % 20); };
+  for (int i = 0; i < rows; ++i) {
+    const uint64_t own = item();
+    std::string items, kinds;
+    for (uint64_t left = random() % 7; left > 0; --left) {
+      const uint64_t before = item();
+      const char* const end = left > 1 ? "|" : "";
+      absl::StrAppend(&items, before, end);
+      absl::StrAppend(&kinds, before % 7, end);
+    }
+    file << random() % 2 << ',' << random() % 100 << ',' << own << ',' << own % 7 << ',' << items
+         << ',' << kinds << '\n';
+  }
+  return path;
+}
+
 // Makes all ranks' exchanges once every rank has asked for its own. No rank ends before it asks.
 class ExchangeMeeting {
  public:
@@ -124,6 +146,27 @@ Job MakeWeightedJob(const std::string& optimizer, const std::vector<std::string>
     cluster { worker_threads: 1 }
   )");
   absl::StatusOr<Job> job = ParseJob(text, "weighted.textproto", overrides);
+  EXPECT_TRUE(job.ok()) << job.status();
+  return *job;
+}
+
+Job MakeSequenceJob(const std::string& model, const std::vector<std::string>& overrides) {
+  const std::string text = absl::StrCat(R"(
+    name: "sequences" seed: 11
+    data { train { path: ")",
+                                        WriteHistories(1500), R"(" csv { header: true } }
+           split { last_share: 0.2 } label { column: "y" } }
+    default_table { dim: 8 }
+    feature { column: "x" numeric { transform { log1p {} } } }
+    feature { column: ["item", "kind"] categorical { id: INTEGER } }
+    feature { column: "items" table: "item" categorical { id: INTEGER } sequence { max_length: 4 } }
+    feature { column: "kinds" table: "kind" categorical { id: INTEGER } sequence { max_length: 4 } }
+    sequence { name: "past" of: ["items", "kinds"] then: ["item", "kind"] }
+    train { batch_size: 100 learning_rate { base: 0.05 } eval_batch_size: 64 }
+    cluster { worker_threads: 1 }
+  )",
+                                        model);
+  absl::StatusOr<Job> job = ParseJob(text, "sequences.textproto", overrides);
   EXPECT_TRUE(job.ok()) << job.status();
   return *job;
 }

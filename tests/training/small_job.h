@@ -60,6 +60,11 @@ Job MakeJobOfColumns(int num_dense, int num_categorical, const std::vector<std::
 // table with a list without weights.
 Job MakeWeightedJob(const std::string& optimizer, const std::vector<std::string>& overrides);
 
+// Makes a job with an item and its kind, and histories of both, which share their tables. The
+// sequence `past` has the histories, and the item itself as the last step. model: layers and a
+// task, or a preset; also more sequences.
+Job MakeSequenceJob(const std::string& model, const std::vector<std::string>& overrides);
+
 // The job with a cache. The budget may be below what a job file may say.
 Job WithCache(Job job, const std::string& budget, int window_steps, int prefetch_steps);
 

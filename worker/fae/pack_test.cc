@@ -201,6 +201,28 @@ TEST_F(PackTest, OfAnotherJob) {
   EXPECT_THAT(pack.status().message(), HasSubstr("table 0 is id, 64 bytes a row, was id, 32"));
 }
 
+// What is looked up follows from the sequences, and from whether a layer reads their lists pooled.
+TEST(PackIdentity, KnowsWhatSequencesLookUp) {
+  const auto make = [](const std::string& lists, const std::string& inputs) {
+    const auto job = ParseJob(absl::StrCat(R"(name: "packed"
+        data { train { path: "x" csv { header: true } } label { column: "y" } }
+        feature { column: ["a", "b"] sequence { max_length: 3 } }
+        sequence { name: "past" of: )",
+                                           lists, R"( }
+        layer { name: "p" input: "past" pool {} }
+        task { input: )",
+                                           inputs, R"( }
+        train { batch_size: 4 learning_rate { base: 0.01 } } fae { budget: "64KiB" })"),
+                              "test", {});
+    EXPECT_TRUE(job.ok()) << job.status();
+    return IdentifyJob(*job);
+  };
+  const std::string first = make("['a', 'b']", "'p'");
+  EXPECT_NE(make("['b', 'a']", "'p'"), first);
+  EXPECT_NE(make("['a', 'b']", "['p', 'b']"), first);
+  EXPECT_EQ(make("['a', 'b']", "['p', 'p']"), first);
+}
+
 TEST_F(PackTest, WhatLeavesThePackAsItIsMayDiffer) {
   WritePack(job_, IsHot);
   const auto pack = Pack::Open(
