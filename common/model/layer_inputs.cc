@@ -66,7 +66,9 @@ bool LayerReader::IsTaken(const std::string& name) const {
 ModelError LayerReader::UnknownName(const std::string& field, const std::string& name) const {
   std::vector<std::string> names = {"numeric", "categorical", "fields"};
   for (const Layer& layer : job_.layer()) names.push_back(layer.name());
-  for (const EmbeddedFeature& feature : inputs_.features) names.push_back(feature.name);
+  for (const EmbeddedFeature& feature : inputs_.features) {
+    if (feature.sequence < 0) names.push_back(feature.name);
+  }
   for (const StepSequence& sequence : inputs_.sequences) names.push_back(sequence.name);
   for (const auto& [group, items] : groups_) names.push_back(group);
   if (inputs_.numeric_names.count(name) > 0) {

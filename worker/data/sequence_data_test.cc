@@ -279,6 +279,26 @@ TEST_F(SequenceDataTest, RowsWhoseListsDifferInLengthAreMalformed) {
   }
 }
 
+// A list of Parquet's may have a null, or be one.
+TEST_F(SequenceDataTest, NullsInParquetHaveNoKey) {
+  if (!RequireArrow("this test").ok()) GTEST_SKIP() << RequireArrow("this test").message();
+  Job job = JobsOf(Rows(1), "max_length: 3")[2];
+  WriteTestParquet(parquet_, {{"y", "int8", "[0, 1, 0, 1, 0]"},
+                              {"item", "int64", "[1, 2, 3, 4, 5]"},
+                              {"year", "int32", "[1, 2, 3, 4, 5]"},
+                              {"items", "list of int64", "[[6], [null, 6], [null], null, []]"},
+                              {"years", "string", "[\"7\", \"7|7\", \"7\", null, \"\"]"}});
+  EXPECT_THAT(ReadJob(job).status.message(),
+              testing::HasSubstr("column 'items': an empty value among several"));
+  job.mutable_data()->set_max_bad_lines(1);
+  EXPECT_THAT(ReadJob(job).status.message(),
+              testing::HasSubstr("column 'items': '' is missing and has no key, as each step of a "
+                                 "sequence must"));
+  job.mutable_data()->set_max_bad_lines(2);
+  EXPECT_THAT(ReadJob(job).rows,
+              ElementsAre("1 / 6 / 6,1 / 7,1 / 6", "4 /  / 4 / 4 / ", "5 /  / 5 / 5 / "));
+}
+
 // Batches that are kept have their lookups; no reader makes them of columns again.
 TEST_F(SequenceDataTest, KeptRowsAreTheSame) {
   const std::vector<Job> jobs = JobsOf(Rows(9), "max_length: 3");
