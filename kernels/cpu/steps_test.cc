@@ -148,7 +148,7 @@ TEST_F(StepsOfPyTorchTest, Mix) {
                    0,       -1.25f,  0,       -0.625f, -0.9375f, 0,       -1.5625f, 0});
 }
 
-// Of two steps with the scores 0 and -x, the second has the share exp(-x) / (1 + exp(-x)).
+// Two steps have the scores 0 and -x: the second has the share exp(-x) / (1 + exp(-x)).
 TEST(AttentionTest, ItsExponentialIsThatOfOneNumber) {
   const std::unique_ptr<Device> device = MakeCpuDevice({1});
   const int32_t offsets[] = {0, 2}, samples[] = {0, 0};
