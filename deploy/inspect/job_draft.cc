@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "deploy/inspect/suggestions.h"
 #include "deploy/report/format.h"
 
@@ -102,6 +103,14 @@ class Draft {
       return absl::FailedPreconditionError(FigureText(figures_, "label_question"));
     }
     FindSplit();
+    FindHistories();
+    if (ReadsSteps() && histories_.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(model_,
+                       " compares the rows' own values with lists of those before, and no list of "
+                       "values in the order of time has the name of another column in its own, as "
+                       "'hist_item' has 'item'"));
+    }
     AddHead();
     is_npy_ ? AddNpyData() : AddData();
     if (!is_npy_) AddFeatures();
@@ -133,6 +142,49 @@ class Draft {
         split_ = &column;
       }
     }
+  }
+
+  bool ReadsSteps() const { return model_ == "din" || model_ == "bst" || model_ == "tbsm"; }
+
+  // A column of lists and the one that has a value of the same kind in each row.
+  struct History {
+    const Json* list = nullptr;
+    const Json* own = nullptr;
+  };
+
+  void FindHistories() {
+    if (!ReadsSteps()) return;
+    const Json& columns = figures_.at("columns");
+    const auto is_input = [](const Json& column) { return column.at("use") == kUseCategorical; };
+    for (const Json& list : columns) {
+      if (!is_input(list) || list.at("type") != "sequence") continue;
+      for (const Json& own : columns) {
+        if (!is_input(own) || own.contains("separator")) continue;
+        if (!IsHistoryOf(FigureText(list, "name"), FigureText(own, "name"))) continue;
+        histories_.push_back({&list, &own});
+        break;
+      }
+    }
+  }
+
+  // "hist_item", "item_history" and "last_items" of "item".
+  static bool IsHistoryOf(const std::string& list, const std::string& own) {
+    std::vector<std::string> words = absl::StrSplit(list, '_');
+    const std::set<std::string> time = {"hist",     "history", "past",     "last", "prev",
+                                        "previous", "list",    "sequence", "seq"};
+    const size_t before = words.size();
+    words.erase(std::remove_if(words.begin(), words.end(),
+                               [&](const std::string& word) { return time.count(word) > 0; }),
+                words.end());
+    const std::string rest = absl::StrJoin(words, "_");
+    return words.size() < before && (rest == own || rest == own + "s");
+  }
+
+  const History* HistoryWith(const Json& column) const {
+    for (const History& history : histories_) {
+      if (history.list == &column || history.own == &column) return &history;
+    }
+    return nullptr;
   }
 
   void AddHead() {
@@ -280,6 +332,7 @@ class Draft {
       if (columns[c].at("use") == kUseHour) AddHour(columns[c], names[c]);
     }
     EndGroup();
+    AddSequence();
     for (const Json& column : columns) {
       if (column.at("use") != kUseNone) continue;
       const std::string name = FigureText(column, "name");
@@ -323,12 +376,25 @@ class Draft {
     AddFeature(own, name, what + " }");
   }
 
+  // What the ids of a column are; a list and the column with the same ids are read alike.
+  std::string IdOf(const Json& column) const {
+    const auto own_id = [](const Json& of) {
+      return FigureText(of, of.contains("separator") ? "id" : "type");
+    };
+    const History* const history = HistoryWith(column);
+    if (history == nullptr) return own_id(column);
+    const std::string id = own_id(*history->own);
+    return own_id(*history->list) == id ? id : "string";
+  }
+
   // How the ids of a column are read.
   std::string CategoricalOf(const Json& column) const {
     const std::string type = FigureText(column, "type");
     const bool is_list = column.contains("separator");
-    const std::string id = is_list ? FigureText(column, "id") : type;
+    const std::string id = IdOf(column);
     const bool is_text = is_partial_ || (id != "integer" && id != "hex");
+    const History* const history = HistoryWith(column);
+    const bool is_step = history != nullptr && history->list == &column;
     std::string what = absl::StrCat("categorical { id: ", is_text       ? "STRING"
                                                           : id == "hex" ? "HEX"
                                                                         : "INTEGER");
@@ -337,11 +403,31 @@ class Draft {
       absl::StrAppend(&what, " separator: ", Quoted(separator));
     }
     absl::StrAppend(&what, type == "list" ? " missing: NO_KEY }" : " }");
-    if (type == "sequence") {
-      absl::StrAppend(&what, " sequence { max_length: ",
-                      std::min(kMaxSequence, column.at("longest_list").get<uint64_t>()), " }");
+    if (type == "sequence" && (is_step || !ReadsSteps())) {
+      uint64_t longest = column.at("longest_list").get<uint64_t>();
+      for (const History& other : histories_) {  // They agree.
+        longest = std::max(longest, other.list->at("longest_list").get<uint64_t>());
+      }
+      absl::StrAppend(&what, " sequence { max_length: ", std::min(kMaxSequence, longest), " }");
+    }
+    if (is_step) {
+      return absl::StrCat("table: ", Quoted(FigureText(*history->own, "name")), " ", what);
     }
     return is_list ? what + " pooling: MEAN" : what;
+  }
+
+  // The lists as one sequence.
+  void AddSequence() {
+    if (histories_.empty()) return;
+    std::vector<std::string> of, then;
+    for (const History& history : histories_) {
+      of.push_back(Quoted(FigureText(*history.list, "name")));
+      then.push_back(Quoted(FigureText(*history.own, "name")));
+    }
+    Line("# These lists have one length in each row, and are read step by step.");
+    Line(absl::StrCat(
+        "sequence { name: \"history\" of: [", absl::StrJoin(of, ", "), "]",
+        model_ == "din" ? "" : absl::StrCat(" then: [", absl::StrJoin(then, ", "), "]"), " }"));
   }
 
   // A column whose name is no feature's has a stanza of its own.
@@ -413,7 +499,7 @@ class Draft {
                            : rows < 2'000'000  ? 256
                            : rows < 20'000'000 ? 2048
                                                : 8192;
-    const bool multiplies = model_ == "dlrm" || model_ == "deepfm";
+    const bool multiplies = model_ == "dlrm" || model_ == "deepfm" || model_ == "tbsm";
     if (categorical_ > 0) {
       Line(multiplies
                ? "# One dim for all tables: the model multiplies their rows with each other."
@@ -445,11 +531,22 @@ class Draft {
       Line("  heads: 4  # divides the last width of both");
       Line("  # gate: [64] weighs each stream's inputs, by features that first_gate_by and");
       Line("  # second_gate_by may name (those of the user, those of the item).");
+    } else if (model_ == "tbsm") {
+      if (numeric_ > 0) Line("  bottom: [64]");
+      Line("  top: [64, 16]");
+      Line("  head: [64]");
+    } else if (model_ == "mmoe" || model_ == "ple") {
+      Line(model_ == "mmoe" ? "  experts: 4" : "  shared_experts: 2\n  task_experts: 2");
+      Line("  expert: [128, 64]");
+      Line("  tower: [64]  # for each label: data.label.column may name several");
     } else {
       if (model_ == "dcnv2") AddCross();
+      if (model_ == "din") Line("  attention: [36]");
+      if (model_ == "bst") Line("  heads: 2\n  positions: 32");
       Line("  deep: [256, 128, 64]");
     }
-    if (model_ != "dlrm") Line("  # dropout: 0.2  # where the held-out rows get worse in a pass");
+    if (model_ != "dlrm" && model_ != "tbsm")
+      Line("  # dropout: 0.2  # where the held-out rows get worse in a pass");
     if (model_ == "wide_deep") {
       Line("  # wide_optimizer { ftrl { l1: 0.001 } }  # as in the paper: many weights stay 0");
     }
@@ -472,6 +569,7 @@ class Draft {
   const bool is_npy_;
   const Json* split_ = nullptr;  // The column that splits the rows.
   const Json* time_ = nullptr;
+  std::vector<History> histories_;  // Only for a model that reads steps.
   int numeric_ = 0, categorical_ = 0;
   // Columns of which the next stanza is made, what it says of them, and the name of the last one's
   // feature, which may not be the column's own.
