@@ -15,7 +15,7 @@
 
 namespace thermocline {
 
-// A waiting thread spins for a few microseconds, then sleeps, since other processes need the cores.
+// A waiting thread spins for 15 microseconds, then sleeps, since other processes need the cores.
 //
 // Not thread-safe: one thread at a time calls ParallelFor. The destructor ends the threads; no
 // ParallelFor may run then.

@@ -52,10 +52,10 @@ std::optional<Number> ParseDigits(absl::string_view text) {
 
 absl::Status Wrong(absl::string_view what) { return absl::DataLossError(what); }
 
-absl::Status CheckVersion(uint32_t version) {
-  if (version == kCheckpointFormatVersion) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "format version ", version, "; this program knows version ", kCheckpointFormatVersion));
+absl::Status CheckVersion(uint32_t version, const FrameFormat& format) {
+  if (format.Knows(version)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("format version ", version, "; this program knows version ", format.version));
 }
 
 absl::Status CheckTables(const CheckpointManifest& manifest) {
@@ -202,7 +202,7 @@ std::string RowsFilePath(const CheckpointId& id, const RowsFileWriterId& writer,
 }
 
 absl::Status CheckManifest(const CheckpointManifest& manifest) {
-  RETURN_IF_ERROR(CheckVersion(manifest.format_version()));
+  RETURN_IF_ERROR(CheckVersion(manifest.format_version(), kManifestFormat));
   if (manifest.step() < 0 || manifest.step() > kLastStep.value())
     return Wrong(absl::StrCat("step ", manifest.step()));
   if (!IsJobId(manifest.job_id())) return Wrong("a job id that is none");
@@ -211,9 +211,19 @@ absl::Status CheckManifest(const CheckpointManifest& manifest) {
   return CheckRowLimits(manifest);
 }
 
+uint32_t ManifestVersionOf(const CheckpointManifest& manifest) {
+  for (const CheckpointShard& shard : manifest.shards()) {
+    for (const CheckpointFile& file : shard.files()) {
+      if (absl::EndsWith(file.path(), kRowsFileSuffix)) return kManifestVersionOfRowsFiles;
+    }
+  }
+  return kCheckpointFormatVersion;
+}
+
 std::string EncodeManifest(const CheckpointManifest& manifest) {
   CHECK(CheckManifest(manifest).ok());
-  return EncodeFrame(kManifestFormat, manifest.SerializeAsString());
+  return EncodeFrame({kManifestFormat.magic, manifest.format_version()},
+                     manifest.SerializeAsString());
 }
 
 absl::StatusOr<CheckpointManifest> DecodeManifest(absl::string_view bytes,
@@ -326,7 +336,7 @@ absl::StatusOr<JobState> DecodeJobState(absl::string_view bytes, const std::stri
   ASSIGN_OR_RETURN(const std::string payload, DecodeFrame(kJobStateFormat, bytes, path));
   JobState state;
   if (!state.ParseFromString(payload)) return At(path, Wrong("no JobState"));
-  const absl::Status version = CheckVersion(state.format_version());
+  const absl::Status version = CheckVersion(state.format_version(), kJobStateFormat);
   if (!version.ok()) return At(path, version);
   if (!state.base_checkpoint().empty() && !ParseCheckpointName(state.base_checkpoint())) {
     return At(path, Wrong(absl::StrCat("'", state.base_checkpoint(), "' is no checkpoint's name")));

@@ -25,8 +25,13 @@
 
 namespace thermocline {
 
+// The version of HISTORY and JOB_STATE, and the first one of manifests.
 inline constexpr uint32_t kCheckpointFormatVersion = 1;
-inline constexpr FrameFormat kManifestFormat = {"TclnMnft", kCheckpointFormatVersion};
+// The version of a manifest with rows files of our own format. Programs that don't know these call
+// the checkpoint one of another version, and not a damaged one.
+inline constexpr uint32_t kManifestVersionOfRowsFiles = 2;
+inline constexpr FrameFormat kManifestFormat = {"TclnMnft", kManifestVersionOfRowsFiles,
+                                                kCheckpointFormatVersion};
 inline constexpr FrameFormat kJobStateFormat = {"TclnJobS", kCheckpointFormatVersion};
 inline constexpr char kManifestName[] = "MANIFEST";
 inline constexpr char kJobStateName[] = "JOB_STATE";
@@ -86,6 +91,9 @@ std::optional<uint64_t> GenerationOfFile(const CheckpointFolder& folder, absl::s
 // every shard appears once, the tables are valid. Errors: kDataLoss (says what is wrong),
 // kFailedPrecondition (another format version).
 absl::Status CheckManifest(const CheckpointManifest& manifest);
+// The format version that a manifest of these files is to be written with: the first one that knows
+// them all.
+uint32_t ManifestVersionOf(const CheckpointManifest& manifest);
 // REQUIRES: CheckManifest is OK.
 std::string EncodeManifest(const CheckpointManifest& manifest);
 // `bytes`: a whole file. `path` is for messages. Errors: as CheckManifest and DecodeFrame.

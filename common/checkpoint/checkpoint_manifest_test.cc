@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 CheckpointManifest SmallManifest() {
   CheckpointManifest manifest;
-  manifest.set_format_version(1);
+  manifest.set_format_version(2);
   manifest.set_job_id("j");
   manifest.set_generation(2);
   manifest.set_step(99);
@@ -104,10 +104,10 @@ TEST(CheckpointNameTest, FilesOfTwoGenerationsInOneFolderHaveTheirOwnNames) {
 TEST(ManifestTest, GoldenBytes) {
   EXPECT_EQ(absl::BytesToHexString(EncodeManifest(SmallManifest())),
             "54636c6e4d6e6674"
-            "01000000"
+            "02000000"
             "8f000000"
-            "1ec1d1cb"
-            "080112016a180220c60130014a0c080412024331180222020a00527310621a360a2a"
+            "9200325a"
+            "080212016a180220c60130014a0c080412024331180222020a00527310621a360a2a"
             "737465702d3030303030303034392f67656e65726174696f6e2d322d736572766572"
             "2d302e312e7373741080201d7856341220071a370a2b737465702d30303030303030"
             "39392f67656e65726174696f6e2d322d7365727665722d302e312e726f7773108020"
@@ -128,11 +128,27 @@ TEST(ManifestTest, ManifestsOfEarlierProgramsStayReadable) {
   const auto manifest = DecodeManifest(bytes, "M");
   ASSERT_TRUE(manifest.ok()) << manifest.status();
   CheckpointManifest expected = SmallManifest();
+  expected.set_format_version(1);
   auto* files = expected.mutable_shards(0)->mutable_files();
   files->at(0).set_path("epoch-2-step-49/server-0.sst");
   files->at(1).set_path("epoch-2-step-99/server-0.sst");
   EXPECT_EQ(manifest->SerializeAsString(), expected.SerializeAsString());
   EXPECT_EQ(EncodeManifest(*manifest), bytes);
+  EXPECT_EQ(ManifestVersionOf(expected), 1u);
+}
+
+// Programs that know SST files alone know version 1 alone. Some have written other rows files under
+// that version.
+TEST(ManifestTest, TheVersionIsTheFirstThatKnowsTheFiles) {
+  CheckpointManifest manifest = SmallManifest();
+  EXPECT_EQ(ManifestVersionOf(manifest), 2u);
+  EXPECT_EQ(EncodeManifest(manifest)[8], 2);
+  manifest.set_format_version(1);
+  const auto read = DecodeManifest(EncodeManifest(manifest), "M");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->SerializeAsString(), manifest.SerializeAsString());
+  manifest.mutable_shards(0)->mutable_files()->RemoveLast();
+  EXPECT_EQ(ManifestVersionOf(manifest), 1u);
 }
 
 TEST(ManifestTest, WhoseItIsCanBeReadOfAnyVersion) {
@@ -191,8 +207,10 @@ TEST(ManifestTest, WhatContradictsItselfIsNamed) {
         [path](CheckpointManifest* m) { m->mutable_shards(0)->mutable_files(0)->set_path(path); };
   };
   const Case cases[] = {
-      {[](auto* m) { m->set_format_version(2); }, absl::StatusCode::kFailedPrecondition,
-       "format version 2; this program knows version 1"},
+      {[](auto* m) { m->set_format_version(3); }, absl::StatusCode::kFailedPrecondition,
+       "format version 3; this program knows version 2"},
+      {[](auto* m) { m->set_format_version(0); }, absl::StatusCode::kFailedPrecondition,
+       "format version 0"},
       {[](auto* m) { m->set_step(-1); }, kDataLoss, "step -1"},
       {[](auto* m) { m->set_step(0xffffffff); }, kDataLoss, "step 4294967295"},
       {[](auto* m) { m->set_job_id("\n"); }, kDataLoss, "job id"},

@@ -117,10 +117,10 @@ class CheckpointStoreTest : public testing::Test {
   void SaveOfAnotherVersion(const CheckpointManifest& older) {
     CheckpointManifest manifest = older;
     manifest.set_step(older.step() + 1);
-    manifest.set_format_version(kCheckpointFormatVersion + 1);
+    manifest.set_format_version(kManifestFormat.version + 1);
     const std::string folder = Path(CheckpointName(Step(manifest.step())));
     ASSERT_TRUE(disk_.CreateDirectory(folder).ok());
-    const std::string bytes = EncodeFrame({kManifestFormat.magic, kCheckpointFormatVersion + 1},
+    const std::string bytes = EncodeFrame({kManifestFormat.magic, kManifestFormat.version + 1},
                                           manifest.SerializeAsString());
     ASSERT_TRUE(WriteWholeFile(&disk_, bytes, folder + "/MANIFEST").ok());
   }
@@ -342,7 +342,7 @@ TEST_F(CheckpointStoreTest, WhatACheckpointOfAnotherVersionMayNeedStays) {
   ASSERT_TRUE(removal.ok()) << removal.status();
   EXPECT_EQ(removal->files, 3u);
   EXPECT_THAT(removal->held_back, HasSubstr("older than step-000000011 stays"));
-  EXPECT_THAT(removal->held_back, HasSubstr("format version 2"));
+  EXPECT_THAT(removal->held_back, HasSubstr("format version 3"));
   EXPECT_THAT(*disk_.List(kDirectory),
               ElementsAre("step-000000005", "step-000000010", "step-000000011", "step-000000016",
                           "step-000000017"));

@@ -58,7 +58,7 @@ absl::StatusOr<std::string> DecodeFrame(const FrameFormat& format, absl::string_
                                         const std::string& path) {
   ASSIGN_OR_RETURN(std::string payload, DecodeFrameOfAnyVersion(format.magic, bytes, path));
   // The checksum is right, so the version can be trusted.
-  if (LoadAt<uint32_t>(bytes, kVersionAt) != format.version) {
+  if (!format.Knows(LoadAt<uint32_t>(bytes, kVersionAt))) {
     return absl::FailedPreconditionError(
         absl::StrCat("'", path, "' has format version ", LoadAt<uint32_t>(bytes, kVersionAt),
                      "; this program knows version ", format.version));

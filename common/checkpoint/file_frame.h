@@ -25,8 +25,13 @@ inline constexpr size_t kFrameHeaderBytes = 20;
 inline constexpr uint32_t kMaxFramePayloadBytes = 1u << 28;
 
 struct FrameFormat {
-  const char* magic;  // 8 characters
-  uint32_t version;
+  const char* magic;           // 8 characters
+  uint32_t version;            // The one that is written.
+  uint32_t first_version = 0;  // The first one that is read; 0: no other.
+
+  bool Knows(uint32_t other) const {
+    return other == version || (first_version > 0 && other >= first_version && other < version);
+  }
 };
 
 // REQUIRES: payload.size() <= kMaxFramePayloadBytes

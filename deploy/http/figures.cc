@@ -120,7 +120,7 @@ constexpr Figure kFigures[] = {
     {"ServerStats", "mean_staleness_seen", kGauge, "thermocline_server_mean_staleness_steps",
      "How many steps were missing in the rows of answered pulls of training, on average."},
     {"ServerStats", "requests_refused", kCounter, "thermocline_server_requests_refused_total",
-     "How many requests the server has refused for what they ask or when they come."},
+     "How many requests the server has refused since there was no room, in memory or on the disk."},
     {"ServerStats", "pending_push_bytes", kGauge, "thermocline_server_pending_push_bytes",
      "How much memory the pushes take that are not applied yet."},
     {"ServerStats", "replayed_chunks", kCounter, "thermocline_server_replayed_chunks_total",

@@ -60,6 +60,7 @@ absl::StatusOr<CheckpointManifest> Compose(const CheckpointOptions& options,
     *shard->mutable_files() = base->second[i].files();
     for (const CheckpointFile& file : shards[i].shard().files()) *shard->add_files() = file;
   }
+  manifest.set_format_version(ManifestVersionOf(manifest));
   RETURN_IF_ERROR(CheckManifest(manifest));  // What servers say is input.
   return manifest;
 }

@@ -386,7 +386,7 @@ TEST_F(CheckpointCoordinatorTest, WhatStaysForAnotherVersionIsSaidOnce) {
   TestRows rows;
   rows[RowKeyOf(TableId(1), 7)] = {1, 1, {1, 2, 3}};
   WriteTestRows(&disk_, kTestCheckpoints, RowsFilePath({1, Step(4)}, {ServerIndex(0)}), rows);
-  const FrameFormat later = {kManifestFormat.magic, kCheckpointFormatVersion + 1};
+  const FrameFormat later = {kManifestFormat.magic, kManifestFormat.version + 1};
   ASSERT_TRUE(WriteWholeFile(&disk_,
                              EncodeFrame(later, EmptyManifest({1, Step(5)}, 1).SerializeAsString()),
                              foreign + "/MANIFEST")

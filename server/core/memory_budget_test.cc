@@ -141,9 +141,12 @@ TEST_F(BreakableServer, AFullDiskRefusesPushesBeforeTheyCount) {
   while ((refused = PushAll(0)).ok()) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("SPILL"));
+  ServerStats stats;
+  core_->FillStats(&stats);
+  EXPECT_EQ(stats.requests_refused(), 1u);
   stores_.stores[0]->FailWrites(absl::OkStatus());
   while (!PushAll(1).ok()) absl::SleepFor(absl::Milliseconds(1));
-  ServerStats stats;
+  stats.Clear();
   core_->FillStats(&stats);
   EXPECT_EQ(stats.complete_through(), 1);
   EXPECT_TRUE(broken_.ok());

@@ -60,6 +60,7 @@ absl::StatusOr<wire::PushAnswer> PushState::EndChunk(const BegunChunk& begun,
                                                      absl::Status recorded) {
   PushAssembly& assembly = assemblies_[begun.rank.value()];
   if (!recorded.ok()) {
+    if (absl::IsResourceExhausted(recorded)) ++counters_.refused;
     assembly.Drop(begun.chunk);
     return recorded;
   }

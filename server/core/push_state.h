@@ -28,7 +28,7 @@ struct PushCounters {
   uint64_t accepted = 0;    // Pushes.
   uint64_t duplicates = 0;  // Chunks that were stored already, or that came after their push.
   uint64_t not_ready = 0;   // Chunks of pushes that came too early.
-  uint64_t refused = 0;     // Chunks that found no room.
+  uint64_t refused = 0;     // Chunks that found no room, in memory or on the disk.
 };
 
 class PushState {
@@ -59,6 +59,8 @@ class PushState {
   // Ends it. If `recorded` is OK the chunk counts, and its push is accepted where no chunk is
   // missing. Else nothing of it is kept, and the error is the answer. REQUIRES: !begun.answer
   absl::StatusOr<wire::PushAnswer> EndChunk(const BegunChunk& begun, absl::Status recorded);
+  // Counts a chunk that found no room before it was begun.
+  void CountRefused() { ++counters_.refused; }
   // Takes a chunk in one go, without a journal.
   absl::StatusOr<wire::PushAnswer> TakeChunk(wire::PushChunk&& chunk);
   // Takes a chunk that a journal gave back. Errors: kDataLoss (no journal would hold it), and those

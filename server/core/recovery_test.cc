@@ -167,6 +167,7 @@ TEST(ServerRecoveryTest, AFullDiskRefusesAPushAndLosesNothing) {
   EXPECT_EQ(server.Push(ChunkOf(0, 0, 0, 1)).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(server.Stats().pushes_accepted(), 0u);
   EXPECT_EQ(server.Stats().pending_push_bytes(), 0u);
+  EXPECT_EQ(server.Stats().requests_refused(), 1u);
   disk.SetFreeBytes(1 << 20);
   const uint64_t log_bytes = server.Stats().push_log_bytes();
   EXPECT_TRUE(server.Push(ChunkOf(0, 0, 0, 1)).ok());

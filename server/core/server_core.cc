@@ -316,9 +316,16 @@ void ServerCore::Impl::Push(wire::PushChunk chunk, PushDone done) {
   {
     StageTimer::Scope scope(&validate_timer);
     const TraceSpan span("validate push", chunk.step, {"worker", chunk.header.rank.value()});
-    absl::Status valid = (*found)->validation.CheckPush(chunk);
-    if (valid.ok()) valid = (*found)->tables.CheckRoom();
+    const absl::Status valid = (*found)->validation.CheckPush(chunk);
     if (!valid.ok()) return done(valid);
+    const absl::Status room = (*found)->tables.CheckRoom();
+    if (!room.ok()) {
+      {
+        absl::MutexLock lock(&mutex);
+        pushes->CountRefused();
+      }
+      return done(room);
+    }
   }
   const Step step = chunk.step;
   bool apply = false;

@@ -234,6 +234,11 @@ TEST_F(CheckpointServiceTest, ShardsAreWrittenBesidePushesPullsAndDigests) {
   next.set_check_only(true);
   EXPECT_EQ(restored.control()->Configure(next, kTimeout).status().code(),
             absl::StatusCode::kUnavailable);
+  const auto asked = restored.control()->GetStats(kTimeout);
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  for (const RpcStats& method : asked->rpcs()) {
+    EXPECT_EQ(method.errors(), 0u) << method.method() << ": it has only asked";
+  }
   next.set_check_only(false);
   ASSERT_TRUE(restored.control()->Configure(next, kTimeout).ok());
   next.set_check_only(true);

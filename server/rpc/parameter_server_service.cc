@@ -27,13 +27,16 @@
 namespace thermocline {
 namespace {
 
-// Runs a blocking handler and counts it.
+// Runs a blocking handler and counts it. kUnavailable, which means "not yet", is no error where the
+// caller only asks whether the server is ready.
 template <typename Handler>
-grpc::Status Measured(MethodStats* stats, const std::string& where, Handler handler) {
+grpc::Status Measured(MethodStats* stats, const std::string& where, Handler handler,
+                      bool asks_whether_ready = false) {
   stats->Begin();
   const int64_t start_us = MonotonicMicros();
   const absl::Status status = handler();
-  stats->End(status.ok(), MonotonicMicros() - start_us);
+  const bool not_yet = asks_whether_ready && absl::IsUnavailable(status);
+  stats->End(status.ok() || not_yet, MonotonicMicros() - start_us);
   return ToGrpcStatus(WithContext(status, where));
 }
 
@@ -461,10 +464,13 @@ void ParameterServerService::BeginTrace(const ConfigureRequest& request) {
 grpc::Status ParameterServerService::Configure(grpc::ServerContext* context,
                                                const ConfigureRequest* request,
                                                ConfigureReply* reply) {
-  return Measured(&configure_stats_, Where("Configure"), [&] {
-    reply->set_protocol_version(wire::kProtocolVersion);
-    return ConfigureCore(*context->auth_context(), *request);
-  });
+  return Measured(
+      &configure_stats_, Where("Configure"),
+      [&] {
+        reply->set_protocol_version(wire::kProtocolVersion);
+        return ConfigureCore(*context->auth_context(), *request);
+      },
+      request->check_only());
 }
 
 grpc::Status ParameterServerService::GetStats(grpc::ServerContext*, const GetStatsRequest*,

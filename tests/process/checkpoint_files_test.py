@@ -99,13 +99,13 @@ class CheckpointFilesTest(unittest.TestCase):
         with open(path, 'rb') as file:
             content = file.read()
         # docs/formats.md: the version at 8, the checksum of all else at 16.
-        header = content[:8] + struct.pack('<I', 2) + content[12:16]
+        header = content[:8] + struct.pack('<I', 3) + content[12:16]
         with open(path, 'wb') as file:
             file.write(header + struct.pack('<I', crc32c(header + content[20:])) + content[20:])
         for action in ('list', 'verify'):
             code, out, _ = self.command(action, self.checkpoints)
             self.assertEqual(code, 1, out)
-            self.assertIn("step-000000009 is unreadable: '%s' has format version 2" % path, out)
+            self.assertIn("step-000000009 is unreadable: '%s' has format version 3" % path, out)
             self.assertNotIn('damaged', out)
         listed = json.loads(self.command('list', '--json', self.checkpoints)[1])['checkpoints']
         self.assertEqual([each['status'] for each in listed], ['whole', 'unreadable'])
