@@ -104,8 +104,9 @@ nlohmann::ordered_json PlanToJson(const JobPlan& plan, const Machine& machine);
 // A warning of what may keep the job from learning; "": nothing that its file shows.
 std::string DescribeRisks(const Job& job);
 
-// What is known of a job before it starts, without its data. kFailedPrecondition: what it takes in
-// any case, its dense parameters, is more than the machine has. In `*warning`: memory that its
+// What is known of a job before it starts, without its data. kInvalidArgument: its cache's budget
+// has no room for the rows of a batch. kFailedPrecondition: what it takes in any case, its dense
+// parameters, is more than the machine has. In `*warning`: memory that its
 // budgets allow it to take is more than that, and DescribeRisks(); "": neither.
 absl::Status CheckStart(const Job& job, const Machine& machine, std::string* warning);
 

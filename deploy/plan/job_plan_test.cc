@@ -468,6 +468,17 @@ TEST(JobPlan, AFileOfRowsIsNoLargerThanPlanned) {
   }
 }
 
+TEST(CheckStart, RefusesACacheWithoutRoomForABatch) {
+  std::string warning;
+  for (const char* workers : {"cluster.workers=1", "cluster.workers=2"}) {
+    EXPECT_TRUE(CheckStart(Load({"cache.budget=1GiB", workers}), Machine(), &warning).ok());
+    const absl::Status small =
+        CheckStart(Load({"cache.budget=64KiB", workers}), Machine(), &warning);
+    EXPECT_EQ(small.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(small.message(), HasSubstr("cache.budget"));
+  }
+}
+
 TEST(CheckStart, RefusesWhatCanNotFitAndWarnsOfWhatMayNot) {
   std::string warning;
   Machine machine;

@@ -3,7 +3,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/base/text.h"
+#include "common/job/cache_layout.h"
 #include "common/job/resolved_job.h"
 #include "deploy/plan/job_plan.h"
 #include "deploy/report/format.h"
@@ -23,8 +25,22 @@ std::string DescribeRisks(const Job& job) {
                       "first steps; 100 steps of warm-up prevent that");
 }
 
+namespace {
+
+// The error of each worker that divides its budget so.
+absl::Status CheckCacheBudget(const Job& job, const JobTables& tables) {
+  const int64_t workers = job.cluster().workers();
+  const int64_t batch = (int64_t{job.train().batch_size()} + workers - 1) / workers;
+  const CacheUse use = ExchangesBlocks(job) ? CacheUse::kShared : CacheUse::kOwned;
+  ASSIGN_OR_RETURN(const uint64_t budget_bytes, ParseByteSize(job.cache().budget()));
+  return LayOutCache(tables, batch, use, budget_bytes).status();
+}
+
+}  // namespace
+
 absl::Status CheckStart(const Job& job, const Machine& machine, std::string* warning) {
   *warning = DescribeRisks(job);
+  if (job.has_cache()) RETURN_IF_ERROR(CheckCacheBudget(job, ResolveTables(job)));
   if (machine.memory_bytes == 0) return absl::OkStatus();
   const uint64_t servers = NumServers(job.cluster()), workers = job.cluster().workers();
   const JobTables tables = ResolveTables(job);
