@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "absl/strings/ascii.h"
@@ -86,6 +87,24 @@ std::vector<std::string> WithRanges(const std::vector<std::string>& names) {
   return entries;
 }
 
+// Names that no feature can have: words of the model's inputs, its layers and its sequence.
+std::set<std::string> NamesOf(const std::string& model) {
+  static const auto* const layers = new std::map<std::string, std::set<std::string>>{
+      {"dlrm", {"bottom", "pairs", "top"}},
+      {"wide_deep", {"wide", "deep"}},
+      {"deepfm", {"wide", "fm", "deep"}},
+      {"dcnv2", {"cross", "deep"}},
+      {"finalmlp", {"first", "second", "fusion"}},
+      {"din", {"history", "interest", "deep"}},
+      {"bst", {"history", "transformer", "mean", "deep"}},
+      {"tbsm", {"history", "bottom", "pairs", "step", "vector", "last", "context", "head"}},
+      {"mmoe", {"experts"}}};
+  std::set<std::string> names = {"numeric", "categorical", "fields"};
+  const auto of_model = layers->find(model);
+  if (of_model != layers->end()) names.insert(of_model->second.begin(), of_model->second.end());
+  return names;
+}
+
 class Draft {
  public:
   Draft(const Json& figures, const std::vector<std::string>& paths, const std::string& file,
@@ -158,6 +177,9 @@ class Draft {
     const auto is_input = [](const Json& column) { return column.at("use") == kUseCategorical; };
     for (const Json& list : columns) {
       if (!is_input(list) || list.at("type") != "sequence") continue;
+      // Lists that are read together have as many values as each other.
+      const Json& first = histories_.empty() ? list : *histories_[0].list;
+      if (list.at("values") != first.at("values")) continue;
       for (const Json& own : columns) {
         if (!is_input(own) || own.contains("separator")) continue;
         if (!IsHistoryOf(FigureText(list, "name"), FigureText(own, "name"))) continue;
@@ -316,13 +338,14 @@ class Draft {
   // in the order of the data, which decides what the model's inputs are.
   void AddFeatures() {
     const Json& columns = figures_.at("columns");
-    std::set<std::string> taken;
+    std::set<std::string> taken = NamesOf(model_);
     std::vector<std::string> names;  // The features' names; an hour has another than its column.
     for (const Json& column : columns) {
       Count(column);
       const std::string use = FigureText(column, "use");
       const std::string own = use == kUseHour ? "hour_of_day" : FigureText(column, "name");
       names.push_back(use == kUseNone || use == kUseLabel ? "" : NameOf(own, &taken));
+      feature_names_[&column] = names.back();
     }
     for (size_t c = 0; c < columns.size(); ++c) {
       if (columns[c].at("use") == kUseNumeric) AddNumeric(columns[c], names[c]);
@@ -402,7 +425,9 @@ class Draft {
     if (!separator.empty() && (type == "list" || separator != "|")) {
       absl::StrAppend(&what, " separator: ", Quoted(separator));
     }
-    absl::StrAppend(&what, type == "list" ? " missing: NO_KEY }" : " }");
+    absl::StrAppend(&what, type == "list" ? " missing: NO_KEY }"
+                           : is_step      ? " missing: OWN_KEY }"  // Each step has a key.
+                                          : " }");
     if (type == "sequence" && (is_step || !ReadsSteps())) {
       uint64_t longest = column.at("longest_list").get<uint64_t>();
       for (const History& other : histories_) {  // They agree.
@@ -411,7 +436,7 @@ class Draft {
       absl::StrAppend(&what, " sequence { max_length: ", std::min(kMaxSequence, longest), " }");
     }
     if (is_step) {
-      return absl::StrCat("table: ", Quoted(FigureText(*history->own, "name")), " ", what);
+      return absl::StrCat("table: ", Quoted(feature_names_.at(history->own)), " ", what);
     }
     return is_list ? what + " pooling: MEAN" : what;
   }
@@ -421,8 +446,8 @@ class Draft {
     if (histories_.empty()) return;
     std::vector<std::string> of, then;
     for (const History& history : histories_) {
-      of.push_back(Quoted(FigureText(*history.list, "name")));
-      then.push_back(Quoted(FigureText(*history.own, "name")));
+      of.push_back(Quoted(feature_names_.at(history.list)));
+      then.push_back(Quoted(feature_names_.at(history.own)));
     }
     Line("# These lists have one length in each row, and are read step by step.");
     Line(absl::StrCat(
@@ -569,7 +594,8 @@ class Draft {
   const bool is_npy_;
   const Json* split_ = nullptr;  // The column that splits the rows.
   const Json* time_ = nullptr;
-  std::vector<History> histories_;  // Only for a model that reads steps.
+  std::vector<History> histories_;                    // Only for a model that reads steps.
+  std::map<const Json*, std::string> feature_names_;  // By column.
   int numeric_ = 0, categorical_ = 0;
   // Columns of which the next stanza is made, what it says of them, and the name of the last one's
   // feature, which may not be the column's own.

@@ -270,6 +270,10 @@ TEST(JobDraft, ModelsOfSequencesReadHistories) {
     }
     EXPECT_GT(ResolveTables(job).dense.size(), 0u);
   }
+  // A list with fewer values does not go with the first.
+  columns[5]["values"] = 90;
+  EXPECT_THAT(DraftOf(Suggested(Csv(columns)), "bst").sequence(0).of(),
+              testing::ElementsAre("hist_item_id"));
   columns.resize(4);
   const absl::Status none = DraftJob(Suggested(Csv(columns)), {"/a"}, "j", "bst").status();
   EXPECT_EQ(none.code(), absl::StatusCode::kFailedPrecondition);
@@ -301,6 +305,16 @@ TEST(JobDraft, EachModelLoads) {
               HasSubstr("  # cross_rank: 64"));
   EXPECT_THAT(DraftJob(Suggested(Csv(many)), {"/a"}, "j", "dcnv2").value_or(""),
               HasSubstr("\n  cross_rank: 64\n"));
+}
+
+// A column with the name of a layer is a feature of another name.
+TEST(JobDraft, NamesOfLayersAreNoFeatures) {
+  const Json figures = Suggested(Csv(
+      {kClick, Column("top", "hex", 50), Column("deep", "hex", 50), Column("fields", "hex", 50)}));
+  const Job dlrm = DraftOf(figures, "dlrm"), dcnv2 = DraftOf(figures, "dcnv2");
+  EXPECT_EQ(dlrm.feature(0).name() + dlrm.feature(1).name(), "top_2deep");
+  EXPECT_EQ(dcnv2.feature(0).name() + dcnv2.feature(1).name(), "topdeep_2");
+  EXPECT_EQ(dcnv2.feature(2).name(), "fields_2");
 }
 
 TEST(JobDraft, MalformedRowsAreAllowedFor) {
