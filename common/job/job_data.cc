@@ -103,6 +103,12 @@ std::vector<std::string> NpyParts(const Job& resolved) {
   return parts;
 }
 
+size_t DecidingTask(const Job& resolved) {
+  const std::vector<std::string> labels = LearnedLabels(resolved);
+  const auto named = std::find(labels.begin(), labels.end(), resolved.evaluate().task());
+  return named == labels.end() ? 0 : static_cast<size_t>(named - labels.begin());
+}
+
 std::vector<std::string> TextColumns(const Data::Files& files) {
   if (files.has_csv()) return ExpandColumns(files.csv().column());
   if (files.has_parquet()) return {};

@@ -23,6 +23,9 @@ std::vector<std::string> LabelColumns(const Job& job);
 // The columns of them that it learns: its tasks', in their order, or the first.
 std::vector<std::string> LearnedLabels(const Job& resolved);
 
+// The one of them that decides in evaluations, and whose metrics stand for the model's.
+size_t DecidingTask(const Job& resolved);
+
 inline bool IsNpy(const Data& data) {
   return data.has_train() ? data.train().has_npy() : data.format() == Data::DLRM_NPY;
 }

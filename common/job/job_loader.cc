@@ -151,6 +151,9 @@ absl::StatusOr<Job> ParseAsItIs(absl::string_view text, absl::string_view file,
   RETURN_IF_ERROR(CheckDefaultIsTaken(job, source));
   // Checked while errors could still name the preset's own fields.
   ExpandPreset(InputsOf(job), &job);
+  if (job.has_evaluate() && job.evaluate().task().empty() && job.task_size() > 1) {
+    job.mutable_evaluate()->set_task(job.task(0).label());
+  }
   return job;
 }
 

@@ -604,6 +604,15 @@ class Validator {
                            "choose one");
     }
     RETURN_IF_ERROR(Range("evaluate.every_steps", policy.every_steps(), 0, kMaxSteps));
+    if (!policy.task().empty()) {
+      std::vector<std::string> labels;
+      for (const TaskSpec& task : DescribeModel(job_).tasks) labels.push_back(task.label);
+      if (std::find(labels.begin(), labels.end(), policy.task()) == labels.end()) {
+        return source_.Error("evaluate.task",
+                             absl::StrCat("is '", policy.task(), "', which no task learns",
+                                          DidYouMean(policy.task(), labels)));
+      }
+    }
     if (policy.keep_best() && !WritesCheckpoints(job_)) {
       return source_.Error("evaluate.keep_best", "needs checkpoints; checkpoint.none is true");
     }

@@ -29,7 +29,9 @@ Json ResultOf(const RunSetup& setup, const std::string& rows, const std::string&
                            "calibration", "bad_lines", "model_digest"}) {
     result[name] = summary.at(name);
   }
-  if (summary.contains("own_metric")) result["own_metric"] = summary["own_metric"];
+  for (const char* name : {"task", "tasks", "own_metric"}) {
+    if (summary.contains(name)) result[name] = summary[name];
+  }
   result["run_directory"] = run_dir.empty() ? Json(nullptr) : Json(run_dir);
   return result;
 }

@@ -247,6 +247,9 @@ void AddWorker(const MonitoredProcess& process, Collector* collector,
   for (const StageStats& stage : stats.stages()) {
     collector->AddNumbers(stage, FieldNamed(stats, "stages"), With(labels, "stage", stage.stage()));
   }
+  for (const TaskStats& task : stats.task_losses()) {
+    collector->AddNumbers(task, nullptr, With(labels, "task", task.task()));
+  }
   if (!stats.device().empty()) {
     collector->Add(Computed("device"), With(labels, "device", stats.device()), 1);
   }
@@ -286,6 +289,9 @@ void AddOfWorkers(const MonitorSnapshot& snapshot, const ServerSums& sums,
 std::vector<MetricFamily> MetricsOf(const std::string& job, const MonitorSnapshot& snapshot) {
   Collector collector(job);
   collector.AddNumbers(snapshot.job(), nullptr, collector.OfJob());
+  for (const TaskFigures& task : snapshot.job().tasks()) {
+    collector.AddNumbers(task, nullptr, With(collector.OfJob(), "task", task.task()));
+  }
   ServerSums sums;
   std::map<int, double> awaited;  // Seconds, by rank.
   bool has_servers = false;

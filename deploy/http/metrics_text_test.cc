@@ -166,6 +166,26 @@ TEST(MetricsText, WhatIsNotKnownIsLeftOut) {
   EXPECT_THAT(text, Not(HasSubstr("thermocline_server")));
 }
 
+TEST(MetricsText, EachOfSeveralTasksIsALabel) {
+  MonitorSnapshot snapshot = SnapshotOf(1, 1, 1);
+  TaskFigures* const task = snapshot.mutable_job()->add_tasks();
+  task->set_task("buy");
+  task->set_loss(0.25);
+  task->set_eval_gauc(0.5);
+  for (MonitoredProcess& process : *snapshot.mutable_processes()) {
+    if (!process.has_worker()) continue;
+    TaskStats* const losses = process.mutable_worker()->add_task_losses();
+    losses->set_task("buy");
+    losses->set_loss(0.5);
+  }
+  const std::string text = MetricsText("j", snapshot);
+  EXPECT_THAT(text, HasSubstr("thermocline_job_task_loss{job=\"j\",task=\"buy\"} 0.25\n"));
+  EXPECT_THAT(text, HasSubstr("thermocline_job_task_eval_gauc{job=\"j\",task=\"buy\"} 0.5\n"));
+  EXPECT_THAT(text, Not(HasSubstr("thermocline_job_task_eval_auc")));
+  EXPECT_THAT(text, HasSubstr("thermocline_worker_task_loss{job=\"j\",role=\"worker\",index="
+                              "\"0\",host=\"host0\",task=\"buy\"} 0.5\n"));
+}
+
 TEST(MetricsTable, IsThatOfThePage) {
   std::ifstream file("docs/monitoring.md");
   const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());

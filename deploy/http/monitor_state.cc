@@ -119,6 +119,21 @@ void MonitorState::OnProgress(const Json& event) {
   take("auc", &JobFigures::set_auc, &JobFigures::clear_auc);
   take("learning_rate", &JobFigures::set_learning_rate, &JobFigures::clear_learning_rate);
   take("wait_share", &JobFigures::set_wait_share, &JobFigures::clear_wait_share);
+  ForEachTask(event, [this](const std::string& label, const Json& figures) {
+    TaskFigures* const task = TaskNamed(label);
+    const std::optional<double> loss = NumberAt(figures, "loss"), auc = NumberAt(figures, "auc");
+    loss.has_value() ? task->set_loss(*loss) : task->clear_loss();
+    auc.has_value() ? task->set_auc(*auc) : task->clear_auc();
+  });
+}
+
+TaskFigures* MonitorState::TaskNamed(const std::string& label) {
+  for (TaskFigures& task : *snapshot_.mutable_job()->mutable_tasks()) {
+    if (task.task() == label) return &task;
+  }
+  TaskFigures* const task = snapshot_.mutable_job()->add_tasks();
+  task->set_task(label);
+  return task;
 }
 
 void MonitorState::OnEvaluation(const Json& event) {
@@ -135,6 +150,18 @@ void MonitorState::OnEvaluation(const Json& event) {
   take("normalized_entropy", &JobFigures::set_eval_normalized_entropy);
   take("calibration", &JobFigures::set_eval_calibration);
   take("own_metric", &JobFigures::set_eval_own_metric);
+  ForEachTask(event, [this](const std::string& label, const Json& figures) {
+    TaskFigures* const task = TaskNamed(label);
+    const auto take_of_task = [&](const char* name, void (TaskFigures::*set)(double)) {
+      const std::optional<double> value = NumberAt(figures, name);
+      if (value.has_value()) (task->*set)(*value);
+    };
+    take_of_task("auc", &TaskFigures::set_eval_auc);
+    take_of_task("gauc", &TaskFigures::set_eval_gauc);
+    take_of_task("logloss", &TaskFigures::set_eval_logloss);
+    take_of_task("normalized_entropy", &TaskFigures::set_eval_normalized_entropy);
+    take_of_task("calibration", &TaskFigures::set_eval_calibration);
+  });
 }
 
 void MonitorState::OnCheckpoint(const Json& event) {

@@ -38,6 +38,7 @@ class MonitorState {
 
  private:
   MonitoredProcess* Of(ProcessRole role, uint32_t index);
+  TaskFigures* TaskNamed(const std::string& label);
   MonitoredProcess* At(const std::string& address);  // Null: no worker has answered there.
   void OnProgress(const nlohmann::ordered_json& event);
   void OnEvaluation(const nlohmann::ordered_json& event);

@@ -118,6 +118,13 @@ TEST_F(MonitorStateTest, LinesOfMetricsAreFiguresAndCounts) {
   EXPECT_EQ(job.server_restarts(), 1u);
   EXPECT_EQ(job.warnings(), 1u);
   EXPECT_EQ(job.start_time(), 1700000000);
+  state_.OnEvent({{"event", "progress"}, {"tasks", {{{"label", "buy"}, {"loss", 0.5}}}}});
+  state_.OnEvent({{"event", "eval"}, {"tasks", {{{"label", "buy"}, {"auc", 0.625}}}}});
+  ASSERT_EQ(job.tasks_size(), 1);
+  EXPECT_EQ(job.tasks(0).task(), "buy");
+  EXPECT_EQ(job.tasks(0).loss(), 0.5);
+  EXPECT_EQ(job.tasks(0).eval_auc(), 0.625);
+  EXPECT_FALSE(job.tasks(0).has_auc());
   state_.OnEvent({{"event", "rollback"}, {"step", 10}});
   EXPECT_EQ(job.step(), 10);
   EXPECT_EQ(job.rollbacks(), 1u);

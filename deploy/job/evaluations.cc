@@ -16,6 +16,7 @@ EvaluationState Fresh(const Evaluate& policy) {
   state.set_metric(policy.metric());
   state.set_own_metric(policy.own_metric());
   state.set_minimize(policy.minimize());
+  state.set_task(policy.task());
   state.set_last_step(kNoStep.value());
   state.set_best_step(kNoStep.value());
   return state;
@@ -34,7 +35,7 @@ EvaluationBoard::EvaluationBoard(const Evaluate& policy, const GenerationStart& 
     : policy_(policy), start_(start) {
   const bool counts = before.evaluations() > 0 && before.metric() == policy.metric() &&
                       before.own_metric() == policy.own_metric() &&
-                      before.minimize() == policy.minimize();
+                      before.minimize() == policy.minimize() && before.task() == policy.task();
   EvaluationState state = counts ? before : Fresh(policy);
   // Which batches were trained does not depend on the metric.
   state.set_data_place(before.data_place());

@@ -32,6 +32,12 @@ struct EvaluationReport {
   bool is_evaluation = true;
   double auc = 0;  // NaN: the rows have one class only.
   double logloss = 0;
+  // Where the model has several tasks, those that don't decide.
+  struct Task {
+    std::string label;
+    double auc = 0, logloss = 0;
+  };
+  std::vector<Task> other_tasks;
   double own_metric = 0;      // The script's (Evaluate.own_metric). NaN: it reported none.
   double seconds = 0;         // The time of the evaluation.
   double change_seconds = 0;  // The time of scoring for the order of the data.
@@ -43,7 +49,7 @@ struct EvaluationReport {
 class EvaluationBoard {
  public:
   // `before`: the state at the checkpoint that the generation begins with. Its evaluations don't
-  // count if the metric, or the script's own one, differs now.
+  // count if the metric, or the script's own one, or the task that decides, differs now.
   EvaluationBoard(const Evaluate& policy, const GenerationStart& start,
                   const EvaluationState& before);
 

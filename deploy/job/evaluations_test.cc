@@ -185,6 +185,19 @@ TEST(EvaluationBoardTest, AnotherMetricBeginsAnew) {
   EXPECT_EQ(after.latest().evaluations(), 1u);
 }
 
+TEST(EvaluationBoardTest, AnotherTaskBeginsAnew) {
+  Evaluate policy = Policy(3);
+  policy.set_task("click");
+  EvaluationBoard before(policy, {1}, {});
+  EXPECT_EQ(Verdicts(&before, {0.6, 0.5}), "b-");
+  EXPECT_EQ(EvaluationBoard(policy, {2}, before.latest()).latest().evaluations(), 2u);
+  policy.set_task("buy");
+  EvaluationBoard after(policy, {2}, before.latest());
+  EXPECT_TRUE(after.Take(Report(19, 0.5)).is_best);
+  EXPECT_EQ(after.latest().evaluations(), 1u);
+  EXPECT_EQ(after.latest().task(), "buy");
+}
+
 TEST(EvaluationBoardTest, WhereTheCheckpointCannotBeMadeTheOneBeforeStands) {
   EvaluationBoard board(Policy(0), {1}, {});
   EXPECT_TRUE(board.Take(Report(9, 0.5)).is_best);

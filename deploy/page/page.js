@@ -535,12 +535,19 @@ function lines(figure, name, extra) {
     return [{name: named(i, name), run: i, x: p, y, lo: p.min && p.min[figure], hi: p.max && p.max[figure], ...extra}];
   });
 }
-function evaluations(figure, name) {
+function evaluations(figure, name, extra) {
   return report.runs.flatMap((run, i) => {
     const e = run.evals;
-    if (!e.step.length || !e[figure].some(v => v != null)) return [];
-    return [{name: named(i, name), run: i, x: {step: e.step, t: e.t, samples: samplesAt(run, e.step)}, y: e[figure], dots: true, best: e.is_best}];
+    if (!e.step.length || !(e[figure] || []).some(v => v != null)) return [];
+    return [{name: named(i, name), run: i, x: {step: e.step, t: e.t, samples: samplesAt(run, e.step)}, y: e[figure], dots: true, best: e.is_best, ...extra}];
   });
+}
+// Several tasks have a line each, in a colour of its own.
+function tasks() {
+  return [...new Set(report.runs.flatMap(run => Object.keys(run.progress.mean || {}).filter(n => n.startsWith('loss of ')).map(n => n.slice(8))))];
+}
+function ofTasks(series, name) {
+  return tasks().flatMap((task, k) => series(task, name ? `${task}, ${name}` : task, {color: `var(${STAGE_COLORS[(k + 2) % STAGE_COLORS.length]})`}));
 }
 function lost(figure) {
   if (view.axis !== 't') return [];
@@ -708,8 +715,11 @@ function build() {
   const parts = [top];
   if (hasLines || report.live) {
     const learning = el('div', {class: 'grid'},
-      chart({title: 'Loss', form: fixed, tick: exact, height: 230, span: 5}, () => [...lost('loss'), ...lines('loss', 'training', {faint: false}), ...evaluations('logloss', 'held-out')]),
-      chart({title: 'AUC', form: fixed, tick: exact, height: 230, span: 5, empty: 'No AUC yet.'}, () => [...lines('auc', 'last batch', {faint: true}), ...evaluations('auc', 'held-out')]),
+      chart({title: 'Loss', form: fixed, tick: exact, height: 230, span: 5}, () => [...lost('loss'), ...lines('loss', 'training', {faint: false}),
+        ...(tasks().length ? [...ofTasks((t, n, extra) => lines('loss of ' + t, n, {faint: true, ...extra}), 'training'), ...ofTasks((t, n, extra) => evaluations('logloss of ' + t, n, extra), 'held-out')] : evaluations('logloss', 'held-out'))]),
+      chart({title: 'AUC', form: fixed, tick: exact, height: 230, span: 5, empty: 'No AUC yet.'}, () => tasks().length
+        ? [...ofTasks((t, n, extra) => lines('auc of ' + t, n, {faint: true, ...extra}), 'last batch'), ...ofTasks((t, n, extra) => evaluations('auc of ' + t, n, extra), 'held-out')]
+        : [...lines('auc', 'last batch', {faint: true}), ...evaluations('auc', 'held-out')]),
       chart({title: 'Learning rate', form: exact, tick: exact, height: 230, span: 2, zero: true}, () => lines('learning_rate', many() ? '' : 'rate')));
     const speed = el('div', {class: 'grid'},
       chart({title: 'Samples per second', form: group, tick: si, height: many() ? 210 : 246, span: 4, zero: true}, () => [...lost('samples_per_s'), ...lines('samples_per_s', many() ? '' : 'samples/s')]),

@@ -64,6 +64,22 @@ Json EvaluationColumns(const RunHistory& history) {
   }
   Json columns = ColumnsOf(rows, {"pass", "auc", "gauc", "logloss", "normalized_entropy",
                                   "calibration", "own_metric", "samples", "seconds"});
+  // "auc of click": of each of several tasks.
+  if (!rows.empty()) {
+    ForEachTask(rows.back().line, [&](const std::string& label, const Json&) {
+      for (const char* const name :
+           {"auc", "gauc", "logloss", "normalized_entropy", "calibration"}) {
+        Json& column = columns[absl::StrCat(name, " of ", label)] = Json::array();
+        for (const RunHistory::Row& row : rows) {
+          Json value;
+          ForEachTask(row.line, [&](const std::string& of, const Json& figures) {
+            if (of == label) value = ColumnValue(figures, name);
+          });
+          column.push_back(std::move(value));
+        }
+      }
+    });
+  }
   columns["is_best"] = Json::array();
   for (const RunHistory::Row& row : rows) {
     columns["is_best"].push_back(history.best.has_value() && row.step == history.best->step);

@@ -94,6 +94,20 @@ class HistoryReader::FastParser {
     }
   }
 
+  // Calls `on_figure` with the label of each of the line's "tasks", and a figure of it.
+  template <typename OnFigure>
+  void ForEachTask(const char* name, const OnFigure& on_figure) const {
+    const auto found = line_->FindMember("tasks");
+    if (found == line_->MemberEnd() || !found->value.IsArray()) return;
+    for (const auto& task : found->value.GetArray()) {
+      if (!task.IsObject()) continue;
+      const auto label = task.FindMember("label");
+      if (label == task.MemberEnd() || !label->value.IsString()) continue;
+      on_figure(std::string(label->value.GetString(), label->value.GetStringLength()),
+                ValueOf(task, name));
+    }
+  }
+
  private:
   static std::optional<double> ValueOf(const rapidjson_of_page::Value& object, const char* name) {
     const auto found = object.FindMember(name);
@@ -266,6 +280,11 @@ void HistoryReader::TakeProgress(const FastParser& line) {
     // Stages ahead run beside the training thread: they are no part of a step's time.
     if (!absl::EndsWith(name, "(ahead)")) series.Put(absl::StrCat("stage ", name), micros, false);
   });
+  for (const char* const figure : {"loss", "auc"}) {
+    line.ForEachTask(figure, [&](const std::string& label, std::optional<double> value) {
+      series.Put(absl::StrCat(figure, " of ", label), value, true);
+    });
+  }
   history_.phase.clear();
 }
 
@@ -281,9 +300,10 @@ void HistoryReader::TakeWorkers(const Json& line) {
 
 void HistoryReader::TakeEvaluation(const Json& line) {
   const double step = *NumberAt(line, "step") + 1;
-  history_.evaluations.Add({step, history_.t,
-                            Picked(line, {"pass", "auc", "gauc", "logloss", "normalized_entropy",
-                                          "calibration", "own_metric", "samples", "seconds"})});
+  history_.evaluations.Add(
+      {step, history_.t,
+       Picked(line, {"pass", "auc", "gauc", "logloss", "normalized_entropy", "calibration",
+                     "own_metric", "samples", "seconds", "tasks"})});
   AddMark("evaluations", "eval", DescribeEvent("eval", line));
 }
 

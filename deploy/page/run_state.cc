@@ -92,6 +92,19 @@ bool HasResult(const RunHistory& history, const RunFiles& files) {
 }
 
 void AddScores(const Json& source, const std::string& note, Rows* rows) {
+  bool has_tasks = false;
+  ForEachTask(source, [&](const std::string& label, const Json& task) {
+    has_tasks = true;
+    const auto add = [&](const char* what, const char* name) {
+      rows->Real(absl::StrCat(what, " of ", label).c_str(), NumberAt(task, name), note);
+    };
+    add("AUC", "auc");
+    add("GAUC", "gauc");
+    add("Logloss", "logloss");
+    add("Normalized entropy", "normalized_entropy");
+    add("Calibration", "calibration");
+  });
+  if (has_tasks) return;
   rows->Real("AUC", NumberAt(source, "auc"), note);
   rows->Real("GAUC", NumberAt(source, "gauc"), note);
   rows->Real("Logloss", NumberAt(source, "logloss"), note);

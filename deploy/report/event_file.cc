@@ -56,6 +56,16 @@ constexpr Scalar kScalars[] = {
     {"checkpoint", "write_s", "checkpoint/write_seconds"},
     {"checkpoint", "pause_s", "checkpoint/pause_seconds"},
 };
+// What lines say of each of several tasks; the tag is followed by '/' and the task's label.
+constexpr Scalar kTaskScalars[] = {
+    {"progress", "loss", "train/loss"},
+    {"progress", "auc", "train/auc"},
+    {"eval", "auc", "eval/auc"},
+    {"eval", "logloss", "eval/logloss"},
+    {"eval", "gauc", "eval/gauc"},
+    {"eval", "normalized_entropy", "eval/normalized_entropy"},
+    {"eval", "calibration", "eval/calibration"},
+};
 // The tag of a stage is this and the stage's name: "stage_us/wait for rows".
 constexpr char kStages[] = "stages_us_per_step", kStageTag[] = "stage_us/";
 // The tag of the script's own metric is this and its name, which may be that of one of ours.
@@ -147,6 +157,14 @@ absl::Status EventFile::Append(const Json& line, absl::Time now) {
     if (name != scalar.event) continue;
     if (const auto figure = FigureAt(line, scalar.field)) Add(scalar.tag, *figure, summary);
   }
+  ForEachTask(line, [&](const std::string& label, const Json& task) {
+    for (const Scalar& scalar : kTaskScalars) {
+      const auto figure = FigureAt(task, scalar.field);
+      if (name == scalar.event && figure) {
+        Add(absl::StrCat(scalar.tag, "/", label), *figure, summary);
+      }
+    }
+  });
   if (const auto own = FigureAt(line, "own_metric");
       own && name == "eval" && !own_metric_.empty()) {
     Add(absl::StrCat(kOwnTag, own_metric_), *own, summary);

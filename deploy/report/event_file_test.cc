@@ -84,6 +84,20 @@ TEST(EventFileTest, TheScriptsOwnMetricHasATagOfItsName) {
               ElementsAre(Pair("eval/auc", 0.75f), Pair("eval/own/hit_rate", 0.25f)));
 }
 
+TEST(EventFileTest, EachOfSeveralTasksHasTagsOfItsName) {
+  const std::string folder = NewFolder("event_file_tasks");
+  auto file = EventFile::Create(folder, "host", kNow);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const Json line = Json::parse(R"({"event":"progress","step":9,"loss":0.75,
+      "tasks":[{"label":"click","loss":0.5,"auc":0.625},{"label":"buy","loss":0.25,"auc":null}]})");
+  ASSERT_TRUE((*file)->Append(line, kNow).ok());
+  const std::vector<Event> events = ReadEvents(folder);
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_THAT(ScalarsOf(events[1]),
+              ElementsAre(Pair("train/auc/click", 0.625f), Pair("train/loss", 0.75f),
+                          Pair("train/loss/buy", 0.25f), Pair("train/loss/click", 0.5f)));
+}
+
 TEST(EventFileTest, LinesBecomeScalarsAtTheStepsTrained) {
   const std::string folder = NewFolder("event_file_scalars");
   auto file = EventFile::Create(folder, "host", kNow);

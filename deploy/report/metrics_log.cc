@@ -132,6 +132,11 @@ bool MetricsLog::TakeEvaluation(const nlohmann::ordered_json& json) {
   report.auc = NumberAt(json, "auc").value_or(std::nan(""));
   report.logloss = NumberAt(json, "logloss").value_or(std::nan(""));
   report.own_metric = NumberAt(json, "own_metric").value_or(std::nan(""));
+  ForEachTask(json, [&](const std::string& label, const nlohmann::ordered_json& task) {
+    if (label == TextAt(json, "task")) return;
+    report.other_tasks.push_back({label, NumberAt(task, "auc").value_or(std::nan("")),
+                                  NumberAt(task, "logloss").value_or(std::nan(""))});
+  });
   evaluations_.push_back(report);
   return report.is_evaluation;
 }
@@ -160,6 +165,10 @@ void MetricsLog::TakeLine(absl::string_view line, absl::Duration elapsed) {
   progress_.fraction = NumberAt(json, "fraction");
   progress_.loss = NumberAt(json, "loss");
   progress_.auc = NumberAt(json, "auc");
+  progress_.task_aucs.clear();
+  ForEachTask(json, [this](const std::string& label, const nlohmann::ordered_json& task) {
+    progress_.task_aucs.emplace_back(label, NumberAt(task, "auc"));
+  });
   const auto cache = json.find("cache");
   if (cache != json.end()) progress_.hit_rate = NumberAt(*cache, "hit_rate");
   if (const auto batches = json.find("batches"); batches != json.end() && batches->is_object()) {

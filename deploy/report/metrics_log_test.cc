@@ -1,5 +1,6 @@
 #include "deploy/report/metrics_log.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -177,6 +178,27 @@ TEST(MetricsLog, EvaluationsOfStepsAreHandedOut) {
   EXPECT_FALSE(reports[1].is_scheduled);
   EXPECT_TRUE(std::isnan(reports[1].auc));
   EXPECT_TRUE((*log)->TakeEvaluations().empty());
+}
+
+TEST(MetricsLog, SeveralTasksHaveFiguresOfTheirOwn) {
+  const std::string path = testing::TempDir() + "/metrics_log_test_tasks.jsonl";
+  auto log = MetricsLog::Create(path);
+  ASSERT_TRUE(log.ok()) << log.status();
+  (*log)->Append(
+      "{\"event\":\"progress\",\"step\":9,\"loss\":1.5,\"auc\":0.75,\"tasks\":["
+      "{\"label\":\"buy\",\"loss\":1,\"auc\":null},{\"label\":\"click\",\"loss\":0.5,"
+      "\"auc\":0.75}]}\n"
+      "{\"event\":\"eval\",\"step\":9,\"auc\":0.75,\"logloss\":0.5,\"task\":\"click\","
+      "\"tasks\":[{\"label\":\"buy\",\"auc\":0.625,\"logloss\":0.25},{\"label\":\"click\","
+      "\"auc\":0.75,\"logloss\":0.5}]}\n",
+      absl::ZeroDuration());
+  EXPECT_THAT(RenderProgress((*log)->progress(), std::nullopt),
+              ::testing::HasSubstr("loss 1.5000  batch AUC buy n/a click 0.7500"));
+  const std::vector<EvaluationReport> reports = (*log)->TakeEvaluations();
+  ASSERT_EQ(reports.size(), 1u);
+  ASSERT_EQ(reports[0].other_tasks.size(), 1u);
+  EXPECT_EQ(reports[0].other_tasks[0].label, "buy");
+  EXPECT_EQ(reports[0].other_tasks[0].auc, 0.625);
 }
 
 // It gives no scores of training batches.

@@ -68,7 +68,14 @@ std::string RenderProgress(const Progress& progress, std::optional<absl::Duratio
                   FormatCount(progress.samples), " samples  ",
                   FormatCount(static_cast<uint64_t>(std::max(0.0, progress.samples_per_s))), "/s");
   if (progress.loss) absl::StrAppend(&line, absl::StrFormat("  loss %.4f", *progress.loss));
-  if (progress.auc) absl::StrAppend(&line, absl::StrFormat("  batch AUC %.4f", *progress.auc));
+  if (!progress.task_aucs.empty()) {
+    absl::StrAppend(&line, "  batch AUC");
+    for (const auto& [label, auc] : progress.task_aucs) {
+      absl::StrAppend(&line, " ", label, " ", auc ? absl::StrFormat("%.4f", *auc) : "n/a");
+    }
+  } else if (progress.auc) {
+    absl::StrAppend(&line, absl::StrFormat("  batch AUC %.4f", *progress.auc));
+  }
   if (progress.hit_rate) {
     absl::StrAppend(&line, absl::StrFormat("  cache hits %.0f%%", 100 * *progress.hit_rate));
   }

@@ -44,6 +44,7 @@ struct Progress {
   // time.
   std::optional<SlowestWorker> slowest;
   std::optional<double> auc;  // of the last batch, as far as the reporting worker computed it
+  std::vector<std::pair<std::string, std::optional<double>>> task_aucs;  // of several tasks
   std::optional<PhaseProgress> phase;  // now under way; the figures above are of earlier steps
 };
 

@@ -22,6 +22,14 @@ std::optional<double> First(const std::vector<Json>& results, const char* name) 
   return std::nullopt;
 }
 
+// The field of the first result that has it; null: none has.
+Json FirstJson(const std::vector<Json>& results, const char* name) {
+  for (const Json& result : results) {
+    if (const auto found = result.find(name); found != result.end()) return *found;
+  }
+  return nullptr;
+}
+
 Json FirstText(const std::vector<Json>& results, const char* name) {
   for (const Json& result : results) {
     const auto found = result.find(name);
@@ -135,6 +143,17 @@ std::string TextAt(const nlohmann::ordered_json& json, const char* name) {
   return found != json.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
+void ForEachTask(
+    const nlohmann::ordered_json& json,
+    absl::FunctionRef<void(const std::string& label, const nlohmann::ordered_json&)> on_task) {
+  if (!json.is_object()) return;
+  const auto tasks = json.find("tasks");
+  if (tasks == json.end() || !tasks->is_array()) return;
+  for (const Json& task : *tasks) {
+    if (task.is_object()) on_task(TextAt(task, "label"), task);
+  }
+}
+
 Json ParseJson(absl::string_view text) {
   const auto is_kept = [](int depth, Json::parse_event_t, const Json&) {
     return depth <= kMaxJsonDepth;
@@ -174,6 +193,10 @@ Json MakeSummary(const Job& job, const std::vector<Json>& results,
   summary["normalized_entropy"] = Real(First(results, "normalized_entropy"));
   summary["calibration"] = Real(First(results, "calibration"));
   summary["eval_samples"] = Whole(First(results, "eval_samples"));
+  if (Json tasks = FirstJson(results, "tasks"); !tasks.is_null()) {
+    summary["task"] = FirstText(results, "task");
+    summary["tasks"] = std::move(tasks);
+  }
   if (job.has_worker()) {
     summary["script"] = absl::StrJoin(job.worker().command(), " ");
     summary["skipped_steps"] = Whole(Sum(results, "skipped_steps"));
@@ -236,6 +259,7 @@ Json SummarizeEvaluations(const EvaluationState& state, bool stopped_early) {
   Json json;
   const bool is_own = !state.own_metric().empty();
   json["metric"] = is_own ? state.own_metric() : Evaluate::Metric_Name(state.metric());
+  if (!state.task().empty()) json["task"] = state.task();
   json["evaluations"] = state.evaluations();
   const bool has_best = state.best_step() >= 0;
   json["best_step"] = has_best ? Json(state.best_step()) : Json(nullptr);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/hash.h"
@@ -21,6 +22,12 @@ namespace thermocline {
 std::optional<double> NumberAt(const nlohmann::ordered_json& json, const char* name);
 // The text called `name`; "" where it is missing, has another type, or `json` is no object.
 std::string TextAt(const nlohmann::ordered_json& json, const char* name);
+// Calls on_task for each of the line's or summary's "tasks": a model has several, or there are
+// none.
+void ForEachTask(
+    const nlohmann::ordered_json& json,
+    absl::FunctionRef<void(const std::string& label, const nlohmann::ordered_json& figures)>
+        on_task);
 // The JSON of a text that may be anything; discarded where it is none. What is nested deeper than
 // kMaxJsonDepth is left out, since JSON is copied and written recursively.
 inline constexpr int kMaxJsonDepth = 64;
@@ -45,11 +52,11 @@ absl::StatusOr<nlohmann::ordered_json> ParseWorkerResult(const std::string& text
 // whose model is a script also has "script", its command, and with evaluate.own_metric
 // "own_metric", an object of the metric's name and its last value.
 //   steps: the most of any worker; samples, bad_lines, repeated_headers: summed;
-//   auc .. calibration, eval_samples, first_bad_line: the first worker's that has them; auc and
-//   others are null, too, where the held-out rows have one class only;
-//   samples_per_s: the samples that the workers' processes trained (new_samples: neither those
-//   before a resume nor, after a rollback, those of earlier generations) over the longest
-//   "train_s", else the sum of the workers' rates; null where this run trained nothing.
+//   auc .. calibration, eval_samples, task, tasks, first_bad_line: the first worker's that has
+//   them; auc and others are null, too, where the held-out rows have one class only; samples_per_s:
+//   the samples that the workers' processes trained (new_samples: neither those before a resume
+//   nor, after a rollback, those of earlier generations) over the longest "train_s", else the sum
+//   of the workers' rates; null where this run trained nothing.
 nlohmann::ordered_json MakeSummary(const Job& job,
                                    const std::vector<nlohmann::ordered_json>& results,
                                    const std::optional<Digest>& digest, double wall_s);
@@ -89,7 +96,8 @@ std::string DescribeChange(const ScheduleState& next, std::optional<double> rate
 // An evaluation while the job trains, and what follows from it, in a line for the console.
 std::string DescribeEvaluation(const EvaluationEvent& event, uint32_t patience);
 
-// "AUC 0.7512  logloss 0.4902 ...  on 2,000 held-out samples": the metrics of a summary, or of what
+// "AUC 0.7512  logloss 0.4902 ...  on 2,000 held-out samples", of several tasks a line each, which
+// begins with its label: the metrics of a summary, or of what
 // another program has scored. `samples`: what they are called.
 std::string RenderScores(const nlohmann::ordered_json& summary, const char* samples);
 

@@ -235,6 +235,45 @@ TEST(Summary, RowsOfOneClassHaveNoAuc) {
               HasSubstr("best AUC n/a (only one class)  logloss 0.5000  after step 99\n"));
 }
 
+TEST(Summary, SaysWhatEachOfSeveralTasksHas) {
+  const Json summary =
+      MakeSummary(TwoByTwo(),
+                  {Json::parse(R"({"eval_samples": 20, "auc": 0.75, "logloss": 0.5, "task": "click",
+          "tasks": [{"label": "buy", "samples": 5, "auc": null, "logloss": 0.25},
+                    {"label": "click", "samples": 20, "auc": 0.75, "logloss": 0.5,
+                     "normalized_entropy": 1.5},
+                    {"label": "like", "samples": 0, "auc": null, "logloss": null}]})"),
+                   Json::parse(R"({"task_losses": []})")},
+                  {}, 1);
+  EXPECT_EQ(summary["auc"], 0.75);
+  EXPECT_EQ(summary["task"], "click");
+  EXPECT_EQ(summary["tasks"].size(), 3u);
+  EXPECT_EQ(
+      RenderEvaluation(summary),
+      "buy: AUC n/a (only one class)  logloss 0.2500  on 5 held-out samples\n"
+      "click: AUC 0.7500  logloss 0.5000  normalized entropy 1.5000  on 20 held-out samples\n"
+      "like: n/a (no row has the label)\n"
+      "warning: every held-out label of 'buy' is 0, so they say nothing of the model: are the "
+      "rows sorted by the label? data.label.positive names the texts that are a 1\n"
+      "warning: a normalized entropy of 'click' above 1 is worse than that of a model which "
+      "knows the rate of 1s alone; a lower learning rate, warm-up or shuffled rows may help\n"
+      "model digest unknown\n");
+  EvaluationEvent event;
+  event.report.step = Step(99);
+  event.report.pass = 1;
+  event.report.auc = 0.75;
+  event.report.logloss = 0.5;
+  event.report.other_tasks = {{"buy", 0.625, 0.25}};
+  event.state.set_task("click");
+  event.state.set_best_step(49);
+  event.state.set_best_auc(0.76);
+  event.state.set_best_logloss(0.49);
+  EXPECT_EQ(DescribeEvaluation(event, 0),
+            "evaluation after step 99 (pass 1): click: AUC 0.7500  logloss 0.5000, buy: AUC 0.6250 "
+            " logloss 0.2500; the best is click: AUC 0.7600  logloss 0.4900 after step 49");
+  EXPECT_EQ(SummarizeEvaluations(event.state, false)["task"], "click");
+}
+
 TEST(Summary, SaysThatTheLastCheckpointIsMissing) {
   Json summary = {{"auc", 0.7}, {"eval_samples", 20}, {"checkpoints", {{"missing", nullptr}}}};
   EXPECT_THAT(RenderSummary(summary), Not(HasSubstr("missing")));

@@ -35,8 +35,11 @@ std::string AucAndLogloss(double auc, double logloss) {
   return absl::StrFormat("AUC %s  logloss %.4f", AucText(auc), logloss);
 }
 
-// The same behind the script's own metric, if there is one. A script may score with that alone.
-std::string Scores(absl::string_view own_metric, double own, double auc, double logloss) {
+// "click: " where there are several tasks. Behind it, the script's own metric, if there is one; a
+// script may score with that alone.
+std::string Scores(absl::string_view task, absl::string_view own_metric, double own, double auc,
+                   double logloss) {
+  if (!task.empty()) return absl::StrCat(task, ": ", AucAndLogloss(auc, logloss));
   if (own_metric.empty()) return AucAndLogloss(auc, logloss);
   const std::string text = absl::StrFormat("%s %.6g", own_metric, own);
   return std::isnan(logloss) ? text : absl::StrCat(text, "  ", AucAndLogloss(auc, logloss));
@@ -54,6 +57,33 @@ std::string OwnScore(const Json& summary) {
   return absl::StrFormat("%s %.6g", own.items().begin().key(), own.front().get<double>());
 }
 
+// What each task's metrics say; those of a single task are the summary's own.
+Json TasksOf(const Json& summary) {
+  const auto tasks = summary.find("tasks");
+  const bool has_several = tasks != summary.end() && tasks->is_array();
+  return has_several ? *tasks : Json::array({summary});
+}
+
+// Lines that warn of metrics which say that something is wrong. `metrics`: a task's.
+void AppendDoubts(const Json& metrics, std::string* text) {
+  const std::string label = TextAt(metrics, "label");
+  const std::string of_label = label.empty() ? "" : absl::StrCat(" of '", label, "'");
+  // A label that no row has is said in its task's line.
+  if (!NumberAt(metrics, "auc") && (label.empty() || NumberAt(metrics, "logloss"))) {
+    // The calibration is a ratio to the mean label.
+    const char* const only = NumberAt(metrics, "calibration") ? "1" : "0";
+    absl::StrAppend(text, "warning: every held-out label", of_label, " is ", only,
+                    ", so they say nothing of the model: are the rows sorted by the label? "
+                    "data.label.positive names the texts that are a 1\n");
+  }
+  if (NumberAt(metrics, "normalized_entropy").value_or(0) > 1) {
+    absl::StrAppend(text, "warning: a normalized entropy", of_label,
+                    " above 1 is worse than that of a model "
+                    "which knows the rate of 1s alone; a lower learning rate, warm-up or shuffled "
+                    "rows may help\n");
+  }
+}
+
 // The scores, or why there are none.
 std::string ScoreLine(const Json& summary) {
   const std::string own = OwnScore(summary);
@@ -66,19 +96,7 @@ std::string ScoreLine(const Json& summary) {
   if (!HasScore(summary)) return own + "\n";
   std::string line =
       absl::StrCat(own, own.empty() ? "" : "  ", RenderScores(summary, "held-out samples"), "\n");
-  if (!NumberAt(summary, "auc")) {
-    // The calibration is a ratio to the mean label.
-    const char* const label = NumberAt(summary, "calibration") ? "1" : "0";
-    absl::StrAppend(&line, "warning: every held-out label is ", label,
-                    ", so they say nothing of the model: are the rows sorted by the label? "
-                    "data.label.positive names the texts that are a 1\n");
-  }
-  if (NumberAt(summary, "normalized_entropy").value_or(0) > 1) {
-    absl::StrAppend(&line,
-                    "warning: a normalized entropy above 1 is worse than that of a model "
-                    "which knows the rate of 1s alone; a lower learning rate, warm-up or shuffled "
-                    "rows may help\n");
-  }
+  for (const Json& of_task : TasksOf(summary)) AppendDoubts(of_task, &line);
   return line;
 }
 
@@ -90,9 +108,10 @@ std::string BestLine(const Json& summary) {
   if (!NumberAt(best, "best_step")) return "";  // None had a value of the metric.
   const auto number = [&](const char* name) { return NumberAt(best, name).value_or(std::nan("")); };
   const std::string own = best.contains("best_own_metric") ? TextAt(best, "metric") : "";
-  std::string line = absl::StrCat(
-      "best ", Scores(own, number("best_own_metric"), number("best_auc"), number("best_logloss")),
-      "  after step ", Fixed(best, "best_step", 0));
+  std::string line = absl::StrCat("best ",
+                                  Scores(TextAt(best, "task"), own, number("best_own_metric"),
+                                         number("best_auc"), number("best_logloss")),
+                                  "  after step ", Fixed(best, "best_step", 0));
   const auto checkpoint = best.find("best_checkpoint");
   if (checkpoint != best.end() && checkpoint->is_string()) {
     absl::StrAppend(&line, ", checkpoint ", checkpoint->get<std::string>());
@@ -197,15 +216,18 @@ std::string DescribeChange(const ScheduleState& next, std::optional<double> rate
 std::string DescribeEvaluation(const EvaluationEvent& event, uint32_t patience) {
   const EvaluationReport& report = event.report;
   const EvaluationState& state = event.state;
-  std::string line =
-      absl::StrFormat("evaluation after step %d (pass %d): %s", report.step.value(), report.pass,
-                      Scores(state.own_metric(), report.own_metric, report.auc, report.logloss));
+  std::string line = absl::StrFormat(
+      "evaluation after step %d (pass %d): %s", report.step.value(), report.pass,
+      Scores(state.task(), state.own_metric(), report.own_metric, report.auc, report.logloss));
+  for (const EvaluationReport::Task& task : report.other_tasks) {
+    absl::StrAppend(&line, ", ", Scores(task.label, "", 0, task.auc, task.logloss));
+  }
   if (!event.decision.is_best) {
     if (state.best_step() >= 0) {
-      absl::StrAppendFormat(
-          &line, "; the best is %s after step %d",
-          Scores(state.own_metric(), state.best_own(), state.best_auc(), state.best_logloss()),
-          state.best_step());
+      absl::StrAppendFormat(&line, "; the best is %s after step %d",
+                            Scores(state.task(), state.own_metric(), state.best_own(),
+                                   state.best_auc(), state.best_logloss()),
+                            state.best_step());
     }
     if (patience > 0) {
       absl::StrAppendFormat(&line, " (%d of %d without improvement)", state.without_improvement(),
@@ -224,18 +246,31 @@ std::string DescribeEvaluation(const EvaluationEvent& event, uint32_t patience) 
 }
 
 std::string RenderScores(const Json& summary, const char* samples) {
-  std::string line = absl::StrCat("AUC ", AucText(NumberAt(summary, "auc").value_or(std::nan(""))));
-  const auto add = [&](const char* name, const char* words) {
-    if (NumberAt(summary, name)) absl::StrAppend(&line, "  ", words, " ", Fixed(summary, name, 4));
-  };
-  add("gauc", "GAUC");
-  absl::StrAppend(&line, "  logloss ", Fixed(summary, "logloss", 4));
-  add("normalized_entropy", "normalized entropy");
-  add("calibration", "calibration");
-  if (NumberAt(summary, "eval_samples")) {
-    absl::StrAppend(&line, "  on ", Count(summary, "eval_samples"), " ", samples);
+  std::vector<std::string> lines;
+  for (const Json& metrics : TasksOf(summary)) {
+    const bool is_one = !metrics.contains("label");
+    const char* const count = is_one ? "eval_samples" : "samples";
+    std::string line = is_one ? "" : absl::StrCat(TextAt(metrics, "label"), ": ");
+    if (!is_one && !NumberAt(metrics, "logloss")) {
+      lines.push_back(absl::StrCat(line, "n/a (no row has the label)"));
+      continue;
+    }
+    absl::StrAppend(&line, "AUC ", AucText(NumberAt(metrics, "auc").value_or(std::nan(""))));
+    const auto add = [&](const char* name, const char* words) {
+      if (NumberAt(metrics, name)) {
+        absl::StrAppend(&line, "  ", words, " ", Fixed(metrics, name, 4));
+      }
+    };
+    add("gauc", "GAUC");
+    absl::StrAppend(&line, "  logloss ", Fixed(metrics, "logloss", 4));
+    add("normalized_entropy", "normalized entropy");
+    add("calibration", "calibration");
+    if (NumberAt(metrics, count)) {
+      absl::StrAppend(&line, "  on ", Count(metrics, count), " ", samples);
+    }
+    lines.push_back(std::move(line));
   }
-  return line;
+  return absl::StrJoin(lines, "\n");
 }
 
 std::string RenderEvaluation(const Json& summary) {

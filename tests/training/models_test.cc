@@ -97,6 +97,44 @@ TEST(ModelOfRowsAloneTest, HasTheSameBitsHoweverItIsTrained) {
   EXPECT_EQ(Hex(TrainModel(WithCache(two, "64KiB", 4, 2)).digest), Hex(TrainModel(two).digest));
 }
 
+TEST(SeveralTasksTest, HaveTheReferencesBitsHoweverTheyAreTrained) {
+  const absl::StatusOr<ReferenceResult> reference = TrainReference(MakeJobOfTasks({}));
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  const Outcome one = TrainModel(MakeJobOfTasks({"cluster.servers=2"}));
+  EXPECT_EQ(Hex(one.digest), Hex(reference->digest));
+  EXPECT_EQ(Hex(TrainModel(WithCache(MakeJobOfTasks({}), "64KiB", 4, 2)).digest), Hex(one.digest));
+  const Job two = MakeJobOfTasks({"cluster.workers=2", "cluster.servers=2"});
+  const std::string of_two = Hex(TrainModel(two).digest);
+  EXPECT_EQ(Hex(TrainModel(WithCache(two, "64KiB", 4, 2)).digest), of_two);
+  EXPECT_EQ(of_two, Hex(TrainReference(two)->digest));
+  // Each task's weight counts.
+  EXPECT_NE(Hex(TrainModel(MakeJobOfTasks({"task[1].weight=0.25"})).digest), Hex(one.digest));
+
+  const EvaluationResult& scored = one.workers[0]->evaluation;
+  ASSERT_EQ(scored.tasks.size(), 2u);
+  EXPECT_EQ(scored.task, "y");
+  EXPECT_EQ(scored.auc, scored.tasks[0].auc);
+  EXPECT_EQ(scored.samples, 300);
+  EXPECT_EQ(scored.tasks[0].samples, 300);
+  EXPECT_EQ(scored.tasks[1].label, "z");
+  EXPECT_LT(scored.tasks[1].samples, 250) << "a third of the rows have no label";
+  EXPECT_GT(scored.tasks[1].samples, 150);
+  const double share = static_cast<double>(scored.tasks[1].samples) / 300;
+  EXPECT_NEAR(scored.loss, scored.tasks[0].logloss + 0.5 * share * scored.tasks[1].logloss, 1e-12);
+  const WorkerStats& stats = one.workers[0]->stats;
+  ASSERT_EQ(stats.task_losses_size(), 2);
+  EXPECT_GT(stats.loss(), stats.task_losses(0).loss());
+}
+
+TEST(SeveralTasksTest, ALabelThatAllRowsLackEndsTheJob) {
+  const Job job = MakeJobOfTasks({}, "none");
+  const JobServers servers(job);
+  EXPECT_EQ(StatusOfRun(job),
+            absl::InvalidArgumentError(
+                "no training row has the label 'none' (data.label.may_be_missing): its task learns "
+                "nothing; leave the task out, or give it rows"));
+}
+
 INSTANTIATE_TEST_SUITE_P(Presets, ModelsTest, testing::ValuesIn(kSmallModels),
                          [](const auto& info) { return info.param.name; });
 

@@ -28,6 +28,15 @@ using Rows = std::map<Key, Row>;  // of one table
 // One worker's gradients by key, for every table.
 using Gradients = std::vector<Rows>;
 
+// [tasks, samples] of [samples, tasks]
+std::vector<float> ByTask(const UninitializedVector<float>& by_sample, int tasks) {
+  std::vector<float> by_task;
+  for (int t = 0; t < tasks; ++t) {
+    for (size_t i = t; i < by_sample.size(); i += tasks) by_task.push_back(by_sample[i]);
+  }
+  return by_task;
+}
+
 class ReferenceTrainer {
  public:
   explicit ReferenceTrainer(const Job& job)
@@ -177,8 +186,10 @@ class ReferenceTrainer {
       gradient_views.push_back(FloatMatrix(
           gradients[t].data(), static_cast<int32_t>(keys[t].size()), tables_.sparse[t].dim));
     }
-    model_.BackwardToRows({{batch->labels.data(), static_cast<int64_t>(batch->labels.size())},
-                           {batch->weights.data(), static_cast<int64_t>(batch->weights.size())},
+    const std::vector<float> labels = ByTask(batch->labels, batch->num_tasks);
+    const std::vector<float> label_weights = ByTask(batch->weights, batch->num_tasks);
+    model_.BackwardToRows({{labels.data(), static_cast<int64_t>(labels.size())},
+                           {label_weights.data(), static_cast<int64_t>(label_weights.size())},
                            1.0f / static_cast<float>(job_.train().batch_size())},
                           gradient_views);
     model_.BackwardDense();

@@ -51,12 +51,14 @@ std::string WriteColumns(int rows, int num_dense, int num_categorical) {
   return path;
 }
 
-// Lists have 0 to 4 ids, and as many numbers.
+// Lists have 0 to 4 ids, and as many numbers. A third of the rows have no label "z",
+// and all have no label "none".
 std::string WriteWeightedLists(int rows) {
   const std::string path = testing::TempDir() + "/weighted.csv";
   std::ofstream file(path);
   std::mt19937 random(8);
-  file << "y,x,a,wa,b,wb,c\n";
+  std::mt19937 random_label(9);
+  file << "y,x,a,wa,b,wb,c,z,none\n";
   for (int i = 0; i < rows; ++i) {
     file << random() % 2 << ',' << random() % 100;
     for (int list = 0; list < 3; ++list) {
@@ -69,7 +71,8 @@ std::string WriteWeightedLists(int rows) {
       file << ',' << ids;
       if (list < 2) file << ',' << weights;
     }
-    file << '\n';
+    const char* const labels[] = {"0", "1", ""};
+    file << ',' << labels[random_label() % 3] << ",\n";
   }
   return path;
 }
@@ -167,6 +170,27 @@ Job MakeSequenceJob(const std::string& model, const std::vector<std::string>& ov
   )",
                                         model);
   absl::StatusOr<Job> job = ParseJob(text, "sequences.textproto", overrides);
+  EXPECT_TRUE(job.ok()) << job.status();
+  return *job;
+}
+
+Job MakeJobOfTasks(const std::vector<std::string>& overrides, const std::string& label) {
+  const std::string text = absl::StrCat(R"(
+    name: "tasks" seed: 11
+    data { train { path: ")",
+                                        WriteWeightedLists(1500), R"(" csv { header: true } }
+           split { last_share: 0.2 } label { column: ["y", "z", "none"] may_be_missing: true } }
+    default_table { dim: 8 }
+    feature { column: "x" numeric { transform { log1p {} } } }
+    feature { column: ["a", "c"] categorical { separator: "|" missing: NO_KEY } }
+    layer { name: "deep" input: ["numeric", "categorical"] mlp { units: [24, 12] dropout: 0.1 } }
+    task { label: "y" input: "deep" }
+    task { label: ")",
+                                        label, R"(" input: ["deep", "a"] weight: 0.5 times: "y" }
+    train { batch_size: 100 learning_rate { base: 0.05 } eval_batch_size: 64 }
+    cluster { worker_threads: 1 }
+  )");
+  absl::StatusOr<Job> job = ParseJob(text, "tasks.textproto", overrides);
   EXPECT_TRUE(job.ok()) << job.status();
   return *job;
 }

@@ -57,8 +57,11 @@ Job MakeJobOfColumns(int num_dense, int num_categorical, const std::vector<std::
                      const std::vector<std::string>& cleared = {});
 
 // Makes a job with lists whose values have weights: one list has its own table, another shares its
-// table with a list without weights.
+// table with a list without weights. The label is "y"; a third of the rows have no label "z".
 Job MakeWeightedJob(const std::string& optimizer, const std::vector<std::string>& overrides);
+// Makes a job of its lists without weights, whose two tasks share a layer: the second one learns
+// "z" as a product of two probabilities. label: that of the second task
+Job MakeJobOfTasks(const std::vector<std::string>& overrides, const std::string& label = "z");
 
 // Makes a job with an item and its kind, and histories of both, which share their tables. The
 // sequence `past` has the histories, and the item itself as the last step. model: layers and a

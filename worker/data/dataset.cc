@@ -341,11 +341,12 @@ class NpyDataset : public DatasetBase {
                                                     : static_cast<int>(task - learned.begin()));
     }
     shape_.labels_may_be_missing = data.label().may_be_missing();
+    shape_.needs_labels = options.needs_labels;
     for (const Feature& feature : job.feature()) shape_.features.push_back(FeatureOf(feature));
     shape_.step_lists = StepLists(job);
   }
 
-  absl::Status OpenFiles(const Job& job, double test_share, bool needs_labels) {
+  absl::Status OpenFiles(const Job& job, double test_share) {
     ASSIGN_OR_RETURN(pinned_, PinnedFiles::Open(job.data_files(), nullptr));
     struct stat info;
     if (stat(folder_.c_str(), &info) != 0) {
@@ -357,15 +358,15 @@ class NpyDataset : public DatasetBase {
     const std::string test = absl::StrCat(folder_, "/test");
     const bool has_test = NpyFiles::AnyExists(test);
     if (has_test) {
-      ASSIGN_OR_RETURN(test_, NpyFiles::Open(test, shape_, needs_labels));
+      ASSIGN_OR_RETURN(test_, NpyFiles::Open(test, shape_));
       test_rows_ = RowRange{0, test_->rows()};
       // Rows that are only scored may lack the other labels.
-      if (!needs_labels && !NpyFiles::AnyExists(absl::StrCat(folder_, "/train"))) {
+      if (!shape_.needs_labels && !NpyFiles::AnyExists(absl::StrCat(folder_, "/train"))) {
         train_ = test_;
         return absl::OkStatus();
       }
     }
-    ASSIGN_OR_RETURN(train_, NpyFiles::Open(absl::StrCat(folder_, "/train"), shape_, needs_labels));
+    ASSIGN_OR_RETURN(train_, NpyFiles::Open(absl::StrCat(folder_, "/train"), shape_));
     train_rows_ = RowRange{0, train_->rows()};
     if (!has_test) {
       test_ = train_;
@@ -439,7 +440,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const Job& job, DatasetOp
                      "' can't go along: the columns of npy files have no names"));
   }
   auto dataset = std::make_unique<NpyDataset>(job, data, options);
-  RETURN_IF_ERROR(dataset->OpenFiles(job, data.split().last_share(), options.needs_labels));
+  RETURN_IF_ERROR(dataset->OpenFiles(job, data.split().last_share()));
   return dataset;
 }
 

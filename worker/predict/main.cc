@@ -18,6 +18,7 @@
 #include "common/base/timing.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/disk.h"
+#include "common/job/job_data.h"
 #include "common/job/job_loader.h"
 #include "worker/data/dataset.h"
 #include "worker/predict/predictor.h"
@@ -71,6 +72,7 @@ absl::StatusOr<PredictResult> ScoreAll(const Job& job) {
   out.path = absl::GetFlag(FLAGS_out);
   out.columns = data.carried_columns;
   out.has_labels = dataset->has_labels(Split::kTest);
+  out.tasks = LearnedLabels(job);
   out.logits = absl::GetFlag(FLAGS_logits);
   ASSIGN_OR_RETURN(const std::unique_ptr<ScoreFile> file, ScoreFile::Create(out));
   const Stopwatch watch;
@@ -103,7 +105,7 @@ int Run() {
                          {"resident_bytes", ResidentBytes()}};
   if (result->metrics.has_value()) {
     done["eval_samples"] = result->metrics->samples;
-    AddMetrics(EvaluationResult{*result->metrics, std::nullopt}, &done);
+    AddMetrics(*result->metrics, &done);
   }
   WriteLine(done);
   return 0;

@@ -85,6 +85,7 @@ class Predictor {
   Predictor(const Job& job, const PredictOptions& options, bool has_labels, WorkerDevice device,
             RowLookup* lookup, ScoreFile* file)
       : options_(options),
+        job_(job),
         tables_(ResolveTables(job)),
         device_(std::move(device.device)),
         model_(job, tables_, device_.get(), static_cast<int>(job.train().eval_batch_size())),
@@ -93,7 +94,8 @@ class Predictor {
                options.memory_bytes - options.memory_bytes / kShareOfBatches),
         file_(*file),
         transfers_(std::make_unique<StepTransfers>(device_.get())),
-        keeps_labels_(has_labels) {}
+        keeps_labels_(has_labels),
+        labeled_(job, /*count_alike=*/true) {}
 
   absl::StatusOr<PredictResult> Run(RowLookup* lookup, BatchReader* reader) {
     RETURN_IF_ERROR(LoadDense(tables_, options_.manifest.seed(), lookup, device_.get(), &model_));
@@ -112,7 +114,7 @@ class Predictor {
     const BatchReader::Progress read = reader->progress();
     RETURN_IF_ERROR(file_.Finish(next_row_));
     PredictResult result{scored_, read.bad_lines, read.first_bad_line, cache_.rows_read(), {}};
-    if (keeps_labels_ && !labeled_.labels.empty()) result.metrics = ComputeMetrics(labeled_);
+    if (keeps_labels_ && labeled_.num_labels() > 0) result.metrics = labeled_.Compute();
     return result;
   }
 
@@ -161,7 +163,7 @@ class Predictor {
   absl::Status Write(const Batch& batch) {
     ScoredBatch scored;
     scored.batch = &batch;
-    scored.logits = logits_;
+    scored.logits = logits_;  // [tasks, size]
     auto left_out = batch.left_out.begin();
     for (int64_t row = 0; row < batch.global_samples; ++row) {
       if (left_out != batch.left_out.end() && *left_out == row) {
@@ -170,11 +172,11 @@ class Predictor {
         scored.rows.push_back(batch.first_row + row);
       }
     }
-    CHECK_EQ(scored.rows.size(), logits_.size());
+    CHECK_EQ(scored.rows.size() * batch.num_tasks, logits_.size());
     const size_t bad = FindNonFinite(logits_);
     if (bad < logits_.size()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the model gives ", logits_[bad], " for row ", scored.rows[bad],
+          absl::StrCat("the model gives ", logits_[bad], " for row ", scored.rows[bad % batch.size],
                        " (counted from 0): its dense features are too large"));
     }
     next_row_ = batch.first_row + batch.global_samples;
@@ -184,17 +186,16 @@ class Predictor {
   }
 
   void KeepLabels(const Batch& batch) {
-    for (int i = 0; keeps_labels_ && i < batch.size; ++i) {
-      if (std::isnan(batch.labels[i])) continue;
-      labeled_.labels.push_back(batch.labels[i]);
-      labeled_.logits.push_back(logits_[i]);
-    }
-    if (labeled_.labels.size() <= options_.memory_bytes / kShareOfLabels / kLabelBytes) return;
+    if (!keeps_labels_) return;
+    labeled_.Add(batch, logits_);
+    const auto labels = static_cast<uint64_t>(labeled_.num_labels());
+    if (labels <= options_.memory_bytes / kShareOfLabels / kLabelBytes) return;
     keeps_labels_ = false;
-    labeled_ = {};
+    labeled_ = TaskSamples(job_, /*count_alike=*/true);
   }
 
   const PredictOptions& options_;
+  const Job& job_;
   const JobTables tables_;
   const std::unique_ptr<Device> device_;
   DeviceModelStep model_;
@@ -212,7 +213,7 @@ class Predictor {
   int64_t scored_ = 0;
   int64_t next_row_ = 0;
   bool keeps_labels_;
-  ScoredSamples labeled_;  // The samples that the metrics are computed over.
+  TaskSamples labeled_;  // The samples that the metrics are computed over.
 };
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "proto/job.pb.h"
 #include "worker/data/dataset.h"
 #include "worker/predict/score_file.h"
+#include "worker/train/evaluation.h"
 #include "worker/train/worker_device.h"
 
 namespace thermocline {
@@ -41,8 +42,8 @@ struct PredictResult {
   std::string first_bad_line;
   uint64_t rows_read = 0;  // Rows read from the checkpoint's tables; one may be read several times.
   // The metrics over the rows whose labels are known, each of which counts 1. nullopt: there are no
-  // such rows, or more than a quarter of memory_bytes has room for (24 bytes each).
-  std::optional<PredictionMetrics> metrics;
+  // such rows, or more than a quarter of memory_bytes has room for (24 bytes a label).
+  std::optional<EvaluationResult> metrics;
 };
 
 // Scores the held-out rows of `dataset` (opened for the resolved `job`), in their order, writes the

@@ -46,8 +46,8 @@ void AppendText(absl::string_view text, std::string* out) {
   *out += '"';
 }
 
-// The file has a header, then a line for each row: its number, its label, the carried columns, its
-// score.
+// The file has a header, then a line for each row: its number, its labels, the carried columns, its
+// scores.
 class CsvScores : public ScoreFile {
  public:
   explicit CsvScores(const ScoreFileOptions& options) : ScoreFile(options) {}
@@ -55,12 +55,18 @@ class CsvScores : public ScoreFile {
   absl::Status Open() {
     ASSIGN_OR_RETURN(file_, PosixDisk().Create(temporary_));
     text_ = "row,";
-    if (options_.has_labels) text_ += "label,";
+    for (size_t t = 0; t < num_tasks() && options_.has_labels; ++t) {
+      AppendText(NameOf("label", t), &text_);
+      text_ += ',';
+    }
     for (const std::string& column : options_.columns) {
       AppendText(column, &text_);
       text_ += ',';
     }
-    text_ += "score\n";
+    for (size_t t = 0; t < num_tasks(); ++t) {
+      AppendText(NameOf("score", t), &text_);
+      text_ += t + 1 == num_tasks() ? '\n' : ',';
+    }
     return absl::OkStatus();
   }
 
@@ -68,17 +74,21 @@ class CsvScores : public ScoreFile {
     for (int i = 0; i < scored.batch->size; ++i) {
       AppendNumber(scored.rows[i], &text_);
       text_ += ',';
-      if (options_.has_labels) {
-        const float label = scored.batch->labels[i];
+      for (size_t t = 0; t < num_tasks() && options_.has_labels; ++t) {
+        const float label = scored.batch->labels[i * num_tasks() + t];
         text_ += std::isnan(label) ? "," : label != 0 ? "1," : "0,";
       }
       for (const std::vector<std::string>& column : scored.batch->carried) {
         AppendText(column[i], &text_);
         text_ += ',';
       }
-      const float logit = scored.logits[i];
-      options_.logits ? AppendNumber(logit, &text_) : AppendNumber(Probability(logit), &text_);
-      text_ += '\n';
+      for (size_t t = 0; t < num_tasks(); ++t) {
+        const double score = ScoreOf(scored, t, i);
+        // A logit is a float32, whose digits are fewer.
+        options_.logits ? AppendNumber(static_cast<float>(score), &text_)
+                        : AppendNumber(score, &text_);
+        text_ += t + 1 == num_tasks() ? '\n' : ',';
+      }
     }
     return text_.size() < kFlushBytes ? absl::OkStatus() : Flush();
   }
@@ -99,7 +109,7 @@ class CsvScores : public ScoreFile {
   std::string text_;
 };
 
-// The file is float32 [rows]; NaN where a row was left out.
+// The file is float32 [rows], and of several tasks [rows, tasks]; NaN where a row was left out.
 class NpyScores : public ScoreFile {
  public:
   explicit NpyScores(const ScoreFileOptions& options) : ScoreFile(options) {}
@@ -109,7 +119,9 @@ class NpyScores : public ScoreFile {
       return absl::InvalidArgumentError(
           absl::StrCat(options_.path, ": an npy file has scores alone; columns go along in csv"));
     }
-    ASSIGN_OR_RETURN(writer_, NpyWriter::Create(temporary_, "<f4", {}));
+    std::vector<int64_t> shape_of_row;
+    if (num_tasks() > 1) shape_of_row.push_back(static_cast<int64_t>(num_tasks()));
+    ASSIGN_OR_RETURN(writer_, NpyWriter::Create(temporary_, "<f4", shape_of_row));
     return absl::OkStatus();
   }
 
@@ -117,21 +129,25 @@ class NpyScores : public ScoreFile {
     scores_.clear();
     for (int i = 0; i < scored.batch->size; ++i) {
       FillUpTo(scored.rows[i]);
-      const float logit = scored.logits[i];
-      scores_.push_back(options_.logits ? logit : static_cast<float>(Probability(logit)));
+      for (size_t t = 0; t < num_tasks(); ++t) {
+        scores_.push_back(static_cast<float>(ScoreOf(scored, t, i)));
+      }
       ++next_row_;
     }
-    return writer_->Append(scores_.data(), static_cast<int64_t>(scores_.size()));
+    return WriteScores();
   }
 
  private:
   void FillUpTo(int64_t row) {
-    for (; next_row_ < row; ++next_row_) scores_.push_back(NAN);
+    for (; next_row_ < row; ++next_row_) scores_.insert(scores_.end(), num_tasks(), NAN);
+  }
+  absl::Status WriteScores() {
+    return writer_->Append(scores_.data(), static_cast<int64_t>(scores_.size() / num_tasks()));
   }
   absl::Status Close(int64_t total_rows) override {
     scores_.clear();
     FillUpTo(total_rows);
-    RETURN_IF_ERROR(writer_->Append(scores_.data(), static_cast<int64_t>(scores_.size())));
+    RETURN_IF_ERROR(WriteScores());
     return writer_->Finish();
   }
 
@@ -155,14 +171,19 @@ class ParquetScores : public ScoreFile {
     const Batch& batch = *scored.batch;
     RETURN_IF_ERROR(CheckTexts(scored));
     rows_.insert(rows_.end(), scored.rows.begin(), scored.rows.end());
-    if (options_.has_labels)
-      labels_.insert(labels_.end(), batch.labels.begin(), batch.labels.end());
+    labels_.resize(options_.has_labels ? num_tasks() : 0);
+    for (size_t t = 0; t < labels_.size(); ++t) {
+      for (int i = 0; i < batch.size; ++i) {
+        labels_[t].push_back(batch.labels[i * num_tasks() + t]);
+      }
+    }
     texts_.resize(options_.columns.size());
     for (size_t c = 0; c < texts_.size(); ++c) {
       texts_[c].insert(texts_[c].end(), batch.carried[c].begin(), batch.carried[c].end());
     }
-    for (const float logit : scored.logits) {
-      scores_.push_back(options_.logits ? logit : Probability(logit));
+    scores_.resize(num_tasks());
+    for (size_t t = 0; t < num_tasks(); ++t) {
+      for (int i = 0; i < batch.size; ++i) scores_[t].push_back(ScoreOf(scored, t, i));
     }
     return rows_.size() < kRowsOfGroup ? absl::OkStatus() : WriteGroup();
   }
@@ -189,12 +210,18 @@ class ParquetScores : public ScoreFile {
   absl::Status WriteGroup() {
     std::vector<ParquetOutput> columns;
     columns.push_back({"row", std::exchange(rows_, {})});
-    if (options_.has_labels) columns.push_back({"label", std::exchange(labels_, {})});
+    labels_.resize(options_.has_labels ? num_tasks() : 0);
+    for (size_t t = 0; t < labels_.size(); ++t) {
+      columns.push_back({NameOf("label", t), std::exchange(labels_[t], {})});
+    }
     texts_.resize(options_.columns.size());
     for (size_t c = 0; c < texts_.size(); ++c) {
       columns.push_back({options_.columns[c], std::exchange(texts_[c], {})});
     }
-    columns.push_back({"score", std::exchange(scores_, {})});
+    scores_.resize(num_tasks());
+    for (size_t t = 0; t < num_tasks(); ++t) {
+      columns.push_back({NameOf("score", t), std::exchange(scores_[t], {})});
+    }
     has_group_ = true;
     return writer_->Append(columns);
   }
@@ -207,9 +234,9 @@ class ParquetScores : public ScoreFile {
   bool has_group_ = false;
   // The columns of the row group that is not written yet.
   std::vector<int64_t> rows_;
-  std::vector<float> labels_;
+  std::vector<std::vector<float>> labels_;
   std::vector<std::vector<std::string>> texts_;
-  std::vector<double> scores_;
+  std::vector<std::vector<double>> scores_;
 };
 
 template <typename Format>

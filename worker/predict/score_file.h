@@ -9,21 +9,26 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "worker/data/batch.h"
 
 namespace thermocline {
 
+// Returns 1 / (1 + e^-logit), computed in float64.
+double Probability(float logit);
+
 // The predictions for the samples of one batch.
 struct ScoredBatch {
   const Batch* batch = nullptr;    // It has the samples' labels and carried columns.
   std::vector<int64_t> rows;       // [size] The samples' numbers in the data, from 0.
-  absl::Span<const float> logits;  // [size]
+  absl::Span<const float> logits;  // [tasks, size]
 };
 
 struct ScoreFileOptions {
-  std::string path;                  // "scores.csv", ".npy" or ".parquet"
-  std::vector<std::string> columns;  // The names of the batches' carried columns.
+  std::string path;                            // "scores.csv", ".npy" or ".parquet"
+  std::vector<std::string> columns;            // The names of the batches' carried columns.
+  std::vector<std::string> tasks = {"label"};  // The labels that they learn.
   bool has_labels = false;
   bool logits = false;  // Whether scores are the model's logits; if not, they are probabilities.
 };
@@ -52,12 +57,19 @@ class ScoreFile {
       : options_(options), temporary_(options.path + ".tmp") {}
   virtual absl::Status Close(int64_t total_rows) = 0;
 
+  size_t num_tasks() const { return options_.tasks.size(); }
+  // "score", and of several tasks "score_LABEL".
+  std::string NameOf(const char* what, size_t task) const {
+    return num_tasks() == 1 ? what : absl::StrCat(what, "_", options_.tasks[task]);
+  }
+  double ScoreOf(const ScoredBatch& scored, size_t task, int sample) const {
+    const float logit = scored.logits[task * scored.batch->size + sample];
+    return options_.logits ? logit : Probability(logit);
+  }
+
   const ScoreFileOptions options_;
   const std::string temporary_;
 };
-
-// Returns 1 / (1 + e^-logit), computed in float64.
-double Probability(float logit);
 
 }  // namespace thermocline
 

@@ -130,6 +130,58 @@ TEST(ScoreFile, ParquetHasTheColumnsOfCsv) {
   EXPECT_EQ(cells[2].values->reals[cells[2].index(1)], Probability(-1.5f));
 }
 
+TEST(ScoreFile, EachOfSeveralTasksHasAScore) {
+  const std::string folder = NewFolder("tasks");
+  Batch batch;
+  batch.size = 2;
+  batch.num_tasks = 2;
+  batch.labels = {1, NAN, 0, 1};
+  batch.carried = {{"u", "v"}};
+  const std::vector<float> logits = {0, -1, 20, -1.5f};  // Task by task.
+  ScoredBatch scored = {&batch, {0, 2}, logits};
+  ScoreFileOptions options;
+  options.tasks = {"click", "buy,now"};
+  options.columns = {"user"};
+  options.has_labels = true;
+  options.logits = true;
+  const auto write = [&](const std::string& name) {
+    options.path = folder + name;
+    auto file = ScoreFile::Create(options);
+    ASSERT_TRUE(file.ok()) << file.status();
+    ASSERT_TRUE((*file)->Append(scored).ok());
+    ASSERT_TRUE((*file)->Finish(3).ok());
+  };
+  write("/s.csv");
+  EXPECT_EQ(ReadFile(options.path),
+            "row,label_click,\"label_buy,now\",user,score_click,\"score_buy,now\"\n"
+            "0,1,,u,0,20\n"
+            "2,0,1,v,-1,-1.5\n");
+  options.columns.clear();
+  batch.carried.clear();
+  write("/s.npy");
+  const auto npy = MappedNpy::Open(options.path);
+  ASSERT_TRUE(npy.ok()) << npy.status();
+  EXPECT_EQ((*npy)->header().shape, (std::vector<int64_t>{3, 2}));
+  const auto* const values = reinterpret_cast<const float*>((*npy)->data());
+  EXPECT_EQ(values[0], 0);
+  EXPECT_EQ(values[1], 20);
+  EXPECT_TRUE(std::isnan(values[2]) && std::isnan(values[3]));
+  EXPECT_EQ(values[5], -1.5f);
+  if (!RequireArrow("").ok()) return;
+  write("/s.parquet");
+  auto parquet = ParquetFile::Open(options.path);
+  ASSERT_TRUE(parquet.ok()) << parquet.status();
+  std::vector<std::string> names;
+  for (const ParquetColumn& column : (*parquet)->columns()) names.push_back(column.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"row", "label_click", "label_buy,now", "score_click",
+                                             "score_buy,now"}));
+  ASSERT_TRUE((*parquet)->Seek(0, {2, 4}).ok());
+  std::vector<ParquetCells> cells(2);
+  ASSERT_EQ(*(*parquet)->Read(10, &cells), 2);
+  EXPECT_EQ(cells[0].values->reals[cells[0].index(1)], 1);
+  EXPECT_EQ(cells[1].values->reals[cells[1].index(0)], 20);
+}
+
 TEST(ScoreFile, ParquetRefusesTextsThatAreNotUtf8) {
   if (!RequireArrow("").ok()) GTEST_SKIP() << "no Arrow";
   const std::string folder = NewFolder("latin");

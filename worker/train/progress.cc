@@ -212,6 +212,10 @@ void WorkerProgress::OnReport(const TrainerReport& report) {
     if (report.window_samples > 0) {
       line["loss"] = report.window_loss;
       line["auc"] = report.batch_auc;
+      for (const TaskReport& task : report.tasks) {
+        line["tasks"].push_back(
+            {{"label", task.label}, {"loss", task.window_loss}, {"auc", task.batch_auc}});
+      }
     }
     if (report.window_global_samples > 0) {
       line["samples_per_s"] = samples_per_s_;
@@ -379,6 +383,11 @@ WorkerStats WorkerProgress::StatsOfParts() const {
   stats.set_step(report_.steps);
   stats.set_samples(report_.samples);
   stats.set_loss(report_.window_loss);
+  for (const TaskReport& task : report_.tasks) {
+    TaskStats* const of_task = stats.add_task_losses();
+    of_task->set_task(task.label);
+    of_task->set_loss(task.window_loss);
+  }
   stats.set_samples_per_s(samples_per_s_);
   for (StageStats& stage : Stages()) *stats.add_stages() = std::move(stage);
   const Phase& phase = scan_.has_value()          ? *scan_

@@ -30,6 +30,29 @@ uint32_t PassBefore(const StepContext* next, uint32_t last) {
   return next->batch->pass + (next->batch->begins_pass ? 0 : 1);
 }
 
+// A script has one that it learns as it likes.
+std::vector<TaskSpec> TasksOf(const Job& job) {
+  std::vector<TaskSpec> tasks = DescribeModel(job).tasks;
+  if (tasks.empty()) tasks.emplace_back();
+  return tasks;
+}
+
+// The AUC of each task. logits: [tasks, batch.size], or none
+std::vector<double> AucsOf(const std::vector<float>& logits, const Batch& batch) {
+  std::vector<double> aucs(batch.num_tasks, std::nan(""));
+  if (logits.empty()) return aucs;
+  const auto of_task = [&](const UninitializedVector<float>& by_sample, int t) {
+    std::vector<float> values;
+    for (size_t i = t; i < by_sample.size(); i += batch.num_tasks) values.push_back(by_sample[i]);
+    return values;
+  };
+  for (int t = 0; t < batch.num_tasks; ++t) {
+    aucs[t] = Auc(absl::MakeConstSpan(logits).subspan(t * batch.size, batch.size),
+                  of_task(batch.labels, t), of_task(batch.weights, t));
+  }
+  return aucs;
+}
+
 }  // namespace
 
 Trainer::Trainer(const Job& job, const Parts& parts, OnReport on_report)
@@ -42,7 +65,9 @@ Trainer::Trainer(const Job& job, const Parts& parts, OnReport on_report)
                        parts.source->fetch_ahead() > 0),
       is_alone_(job_.cluster().workers() == 1),
       pipeline_(parts.pipeline),
-      break_(parts.order->next_break()) {}
+      break_(parts.order->next_break()),
+      tasks_(TasksOf(job)),
+      window_losses_(tasks_.size()) {}
 
 absl::Status Trainer::Run() {
   absl::Status status = TrainSteps();
@@ -236,12 +261,15 @@ absl::Status Trainer::FinishPipelined(size_t queued_beyond) {
 }
 
 absl::Status Trainer::CountStep(StepContext* context) {
-  const double loss = context->outcome()->loss_sums[0];
-  if (!std::isfinite(loss)) {
-    return absl::InvalidArgumentError(absl::StrCat("step ", context->step().value(),
-                                                   ": the loss is ", loss,
-                                                   "; nothing of this step was pushed", kRateHint));
+  for (size_t t = 0; t < tasks_.size(); ++t) {
+    const double loss = context->outcome()->loss_sums[t];
+    if (std::isfinite(loss)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", context->step().value(), ": the loss ",
+                     tasks_.size() > 1 ? absl::StrCat("of '", tasks_[t].label, "' ") : "", "is ",
+                     loss, "; nothing of this step was pushed", kRateHint));
   }
+  if (parts_.labels != nullptr) RETURN_IF_ERROR(parts_.labels->Take(*context->batch));
   if (step_watch_.has_value()) {
     stages_.step.Record(absl::ToInt64Microseconds(step_watch_->Elapsed()));
   }
@@ -254,13 +282,24 @@ absl::Status Trainer::CountStep(StepContext* context) {
   report_.window_samples += context->batch->size;
   report_.window_global_samples += context->batch->global_samples;
   new_samples_ += context->batch->size;
-  window_loss_sum_ += loss;
-  if (context->is_skipped) {
+  AddLosses(*context);
+  return absl::OkStatus();
+}
+
+void Trainer::AddLosses(const StepContext& context) {
+  const Batch& batch = *context.batch;
+  for (size_t t = 0; t < tasks_.size(); ++t) {
+    window_losses_[t].sum += context.outcome()->loss_sums[t];
+    if (batch.weights.empty()) window_losses_[t].weights += batch.size;
+    for (size_t i = t; i < batch.weights.size(); i += tasks_.size()) {
+      window_losses_[t].weights += batch.weights[i];
+    }
+  }
+  if (context.is_skipped) {
     ++report_.skipped_steps;
   } else {
-    window_loss_samples_ += context->batch->size;
+    window_loss_samples_ += batch.size;
   }
-  return absl::OkStatus();
 }
 
 bool Trainer::ReportsAfter(int64_t steps, bool last) const {
@@ -270,16 +309,23 @@ bool Trainer::ReportsAfter(int64_t steps, bool last) const {
 absl::Status Trainer::Report(const StepContext& context) {
   const StageRange stage("report", &stages_.report, context.step());
   report_.progress = context.batch->progress;
-  report_.window_loss =
-      window_loss_samples_ == 0 ? std::nan("") : window_loss_sum_ / window_loss_samples_;
+  double loss_sum = 0;
+  for (size_t t = 0; t < tasks_.size(); ++t) loss_sum += tasks_[t].weight * window_losses_[t].sum;
+  report_.window_loss = window_loss_samples_ == 0 ? std::nan("") : loss_sum / window_loss_samples_;
   std::vector<float> logits;
   RETURN_IF_ERROR(parts_.model->CopyLogits(&logits));
-  report_.batch_auc =
-      logits.empty() ? std::nan("") : Auc(logits, context.batch->labels, context.batch->weights);
+  const std::vector<double> aucs = AucsOf(logits, *context.batch);
+  report_.batch_auc = aucs[DecidingTask(job_)];
+  report_.tasks.clear();
+  for (size_t t = 0; t < tasks_.size() && tasks_.size() > 1; ++t) {
+    const WindowLoss& window = window_losses_[t];
+    const double loss = window.weights > 0 ? window.sum / window.weights : std::nan("");
+    report_.tasks.push_back({tasks_[t].label, loss, aucs[t]});
+  }
   on_report_(report_);
   report_.window_samples = 0;
   report_.window_global_samples = 0;
-  window_loss_sum_ = 0;
+  window_losses_.assign(tasks_.size(), {});
   window_loss_samples_ = 0;
   return absl::OkStatus();
 }

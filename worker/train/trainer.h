@@ -25,9 +25,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/model/model_spec.h"
 #include "proto/job.pb.h"
 #include "worker/data/batch_order.h"
 #include "worker/dense/dense_parameters.h"
@@ -37,6 +39,7 @@
 #include "worker/rows/step_pipeline.h"
 #include "worker/session/ps_session.h"
 #include "worker/train/evaluation.h"
+#include "worker/train/label_watch.h"
 #include "worker/train/launcher_orders.h"
 #include "worker/train/model_step.h"
 #include "worker/train/trainer_report.h"
@@ -57,6 +60,7 @@ class Trainer {
     PsSession* session = nullptr;                   // the source's and the dense parameters'
     Exchange* exchange = nullptr;                   // the same; null: there is none
     NamedCheckpoints* named_checkpoints = nullptr;  // null: none is named
+    LabelWatch* labels = nullptr;                   // null: labels are never missing
     // Null: the job doesn't evaluate while it trains, and its order has no break before the end.
     // Else it is called where an evaluation is due, and at breaks; behind these it has moved the
     // order on. The servers have, or get, the whole model after the step; nothing of later ones is
@@ -101,6 +105,7 @@ class Trainer {
   absl::Status Finish(StepTasks* tasks) { return RunAll(tasks, parts_.exchange); }
   absl::Status FinishPipelined(size_t queued_beyond);
   absl::Status CountStep(StepContext* context);
+  void AddLosses(const StepContext& context);
   bool ReportsAfter(int64_t steps, bool last) const;
   absl::Status Report(const StepContext& context);
   absl::Status EndAtOnce();
@@ -134,7 +139,14 @@ class Trainer {
   // The time since the end of the last step; empty: none has ended since training began or went on.
   std::optional<Stopwatch> step_watch_;
   uint64_t new_samples_ = 0;
-  double window_loss_sum_ = 0;
+
+  // A task's losses in the window.
+  struct WindowLoss {
+    double sum = 0;
+    double weights = 0;  // The sum of the weights of its labels.
+  };
+  const std::vector<TaskSpec> tasks_;
+  std::vector<WindowLoss> window_losses_;  // [tasks]
   uint64_t window_loss_samples_ = 0;
 };
 

@@ -3,6 +3,8 @@
 #define THERMOCLINE_WORKER_TRAIN_TRAINER_REPORT_H_
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "common/base/timing.h"
 
@@ -25,6 +27,14 @@ struct TrainerStages {
   LatencyHistogram step;
 };
 
+// What a window says of one of several tasks.
+struct TaskReport {
+  std::string label;
+  // The mean loss over this worker's samples that have the label; NaN: there is none.
+  double window_loss = 0;
+  double batch_auc = 0;  // As TrainerReport has it.
+};
+
 // What is done so far. The window is what was done since the report before.
 struct TrainerReport {
   int64_t steps = 0;            // The whole job's, those before this run included.
@@ -34,12 +44,15 @@ struct TrainerReport {
   uint64_t global_samples = 0;  // All workers' in these steps, malformed lines included.
   double progress = 0;          // The share of the data, in [0, 1].
   uint64_t skipped_steps = 0;   // This run's steps of which the model made no gradient.
-  // The mean loss over this worker's samples of steps that were not skipped; NaN: there is none.
+  // The mean loss over this worker's samples of steps that were not skipped; NaN: there is none. Of
+  // several tasks it is the sum of their losses times their weights.
   double window_loss = 0;
   uint64_t window_samples = 0;
   uint64_t window_global_samples = 0;
-  // This worker's last batch's; NaN: the batch has one class only, or its scores are not known.
+  // This worker's last batch's; NaN: the batch has one class only, or its scores are not known. Of
+  // several tasks it is that of the one which decides in evaluations.
   double batch_auc = 0;
+  std::vector<TaskReport> tasks;  // Where there are several.
 };
 
 }  // namespace thermocline

@@ -15,6 +15,7 @@
 #include "common/job/job_source.h"
 #include "worker/data/dataset.h"
 #include "worker/session/retry_policy.h"
+#include "worker/train/label_watch.h"
 #include "worker/train/run_options.h"
 #include "worker/train/worker_run.h"
 
@@ -35,7 +36,9 @@ absl::StatusOr<EvaluationResult> ScoreRows(WorkerRun* run, WorkerProgress* progr
   if (run->dense->home() == DenseParameters::Home::kServers) parts.dense = run->dense.get();
   parts.model = run->model.get();
   parts.session = &run->session;
+  parts.job = &run->job;
   parts.max_samples = rows;
+  parts.warn = [progress](const std::string& text) { progress->Warn(text); };
   ASSIGN_OR_RETURN(const EvaluationResult scored,
                    ScoreHeldOut(parts, place.step + 1, [&](int64_t samples) {
                      progress->OnScored(samples, held_out_rows);
@@ -77,6 +80,12 @@ absl::Status EvaluateHere(WorkerRun* run, WorkerProgress* progress, const Evalua
   RETURN_IF_ERROR(EvaluationPart(run, progress, place, scoring, result));
   if (result->evaluation.samples == 0) return NothingHeldOut(run->job, "`evaluate`");
   // One that nothing depends on may have none.
+  if (place.is_scheduled && run->job.evaluate().own_metric().empty() &&
+      std::isnan(result->evaluation.logloss)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the job has `evaluate`, and no held-out row has the label '", result->evaluation.task,
+        "', which decides; hold out other rows, or let another decide (evaluate.task)"));
+  }
   if (place.is_scheduled && run->job.evaluate().metric() == Evaluate::AUC &&
       run->job.evaluate().own_metric().empty() && std::isnan(result->evaluation.auc)) {
     return absl::FailedPreconditionError(
@@ -96,7 +105,7 @@ absl::StatusOr<OrderScoring> ScoreForOrder(WorkerRun* run, WorkerProgress* progr
   ASSIGN_OR_RETURN(const EvaluationResult scored,
                    ScoreRows(run, progress, place, at.scored_rows, result));
   if (scored.samples == 0) return NothingHeldOut(run->job, at.scored_for);
-  const OrderScoring scoring = {run->order->PlaceBehind(scored.logloss), watch.Elapsed()};
+  const OrderScoring scoring = {run->order->PlaceBehind(scored.loss), watch.Elapsed()};
   if (!evaluates) progress->OnScoring(scored, place, scoring);
   return scoring;
 }
@@ -165,6 +174,8 @@ absl::Status TrainPart(WorkerRun* run, WorkerProgress* progress, WorkerResult* r
   parts.session = &run->session;
   parts.exchange = run->exchange.get();
   parts.named_checkpoints = options.named_checkpoints;
+  LabelWatch labels(run->job, run->dataset);
+  if (run->job.data().label().may_be_missing()) parts.labels = &labels;
   absl::Duration evaluating;
   if (run->job.has_evaluate() || !run->order->next_break().ends_training) {
     parts.evaluate = [&](const EvaluationPlace& place) {
@@ -181,6 +192,7 @@ absl::Status TrainPart(WorkerRun* run, WorkerProgress* progress, WorkerResult* r
   progress->Enter("training");
   const Stopwatch watch;
   if (const absl::Status status = run->trainer->Run(); !status.ok()) return run->MarkLoss(status);
+  if (parts.labels != nullptr) RETURN_IF_ERROR(labels.End());
   RETURN_IF_ERROR(run->LeaveOthers(Step(run->trainer->steps()) - 1));
   result->train_s = absl::ToDoubleSeconds(watch.Elapsed() - evaluating);
   result->steps = run->trainer->steps();

@@ -18,6 +18,7 @@ std::string WorkerResultToJson(const WorkerResult& result) {
   stats.set_bad_lines(result.bad_lines);
   stats.set_padding_ids(result.padding_ids);
   nlohmann::ordered_json json = MessageToJson(stats);
+  if (stats.task_losses().empty()) json.erase("task_losses");
   json["steps"] = result.steps;
   json["new_samples"] = result.new_samples;
   json["repeated_headers"] = result.repeated_headers;

@@ -239,6 +239,7 @@ void AppendLabels(const NpyFiles& files, const NpyShape& shape, int64_t row, Bat
     const auto label = static_cast<float>(LabelAt(*files.labels, row * columns + c));
     if (std::isnan(label)) {
       batch->weights[at + shape.labels[c]] = 0;
+      if (!shape.needs_labels) batch->labels[at + shape.labels[c]] = NAN;
     } else {
       batch->labels[at + shape.labels[c]] = label;
     }
@@ -307,11 +308,10 @@ bool NpyFiles::AnyExists(const std::string& prefix) {
 }
 
 absl::StatusOr<std::shared_ptr<const NpyFiles>> NpyFiles::Open(const std::string& prefix,
-                                                               const NpyShape& shape,
-                                                               bool needs_labels) {
+                                                               const NpyShape& shape) {
   auto files = std::make_shared<NpyFiles>();
   const std::string labels = absl::StrCat(prefix, "_labels.npy");
-  if (needs_labels || access(labels.c_str(), F_OK) == 0) {
+  if (shape.needs_labels || access(labels.c_str(), F_OK) == 0) {
     ASSIGN_OR_RETURN(files->labels, OpenChecked(labels, {"<i4", "<i8", "<f4"},
                                                 static_cast<int64_t>(shape.labels.size())));
   }

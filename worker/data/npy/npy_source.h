@@ -47,6 +47,7 @@ struct NpyShape {
   int num_tasks = 1;
   std::vector<int> labels = {0};  // The task that learns each column; -1: it is checked only.
   bool labels_may_be_missing = false;
+  bool needs_labels = true;
   std::vector<NpyFeature> features;
   StepLists step_lists;
 
@@ -69,8 +70,7 @@ struct NpyFiles {
   // numbers of rows. Errors: kNotFound, kDataLoss (truncated), kInvalidArgument (a wrong dtype or
   // shape: says what is there and what is wanted).
   static absl::StatusOr<std::shared_ptr<const NpyFiles>> Open(const std::string& prefix,
-                                                              const NpyShape& shape,
-                                                              bool needs_labels = true);
+                                                              const NpyShape& shape);
   // Whether any of the three exists.
   static bool AnyExists(const std::string& prefix);
 
