@@ -185,10 +185,38 @@ TEST(ResolveData, TheTaskOfLayersLearnsTheLabelThatItNames) {
       deep + "task { label: 'buy' input: 'deep' } task { label: 'click' input: 'deep' }");
   ASSERT_TRUE(both.ok()) << both.status();
   EXPECT_EQ(LearnedLabels(*both), (std::vector<std::string>{"buy", "click"}));
+  EXPECT_EQ(DecidingTask(*both), 0u);
   ExpectStable(*both);
   EXPECT_EQ(
       error(deep + "task { label: 'buy' input: 'deep' }\ntask { label: 'buy' input: 'deep' }"),
       "j:8: task[1].label is 'buy' a second time");
+}
+
+TEST(ResolveData, OneTaskDecides) {
+  const auto with_tasks = [](const std::string& tasks, const std::string& evaluate) {
+    return ParseJob(R"(name: 'j'
+data { train { path: "p" parquet {} } split { last_share: 0.1 } label { column: ["click", "buy"] } }
+feature { column: "u" }
+layer { name: 'deep' input: 'u' mlp { units: 8 } } train { batch_size: 16 learning_rate { base: 1 } }
+)" + tasks + "\nevaluate { every_passes: 1 " +
+                        evaluate + "}",
+                    "j", {});
+  };
+  const std::string both =
+      "task { label: 'buy' input: 'deep' } task { label: 'click' input: 'deep' }";
+  const auto by_default = with_tasks(both, "");
+  ASSERT_TRUE(by_default.ok()) << by_default.status();
+  EXPECT_EQ(by_default->evaluate().task(), "buy");
+  EXPECT_EQ(DecidingTask(*by_default), 0u);
+  const auto by_clicks = with_tasks(both, "task: 'click'");
+  ASSERT_TRUE(by_clicks.ok()) << by_clicks.status();
+  EXPECT_EQ(DecidingTask(*by_clicks), 1u);
+  ExpectStable(*by_clicks);
+  EXPECT_EQ(with_tasks(both, "task: 'clik'").status().message(),
+            "j:6: evaluate.task is 'clik', which no task learns (did you mean 'click'?)");
+  const auto one = with_tasks("task { label: 'buy' input: 'deep' }", "");
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(one->evaluate().task(), "") << "there is no other";
 }
 
 TEST(ResolveData, EveryFeatureOfCriteoUnlessSomeAreListed) {

@@ -359,7 +359,9 @@ const std::vector<const Descriptor*>& Messages() {
                                          CacheStats::descriptor(),
                                          ExchangeStats_PhaseStats::descriptor(),
                                          ExchangeStats::descriptor(),
-                                         HotStats::descriptor()};
+                                         HotStats::descriptor(),
+                                         TaskStats::descriptor(),
+                                         TaskFigures::descriptor()};
   return *all;
 }
 
@@ -476,7 +478,7 @@ void AddCountersOf(const Message& from, const FieldDescriptor* in, Message* to) 
       continue;
     }
     const FieldDescriptor* const key = NameFieldOf(field->message_type());
-    if (key == nullptr) continue;  // Waits: they have no counters.
+    if (key == nullptr) continue;  // Waits and tasks: they have no counters.
     for (int at = 0; at < reflection->FieldSize(from, field); ++at) {
       const Message& entry = reflection->GetRepeatedMessage(from, field, at);
       const std::string name = entry.GetReflection()->GetString(entry, key);

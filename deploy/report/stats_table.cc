@@ -267,7 +267,7 @@ std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
       {"worker", "rank", "phase", "step", "samples", "samples/s", "loss", "process", "pulled",
        "pushed", "to device", "from device", "retries", "bad lines", "staleness"},
       {}};
-  std::string errors;
+  std::string errors, losses;
   for (const WorkerReport& worker : workers) {
     if (!worker.stats.ok()) {
       absl::StrAppend(&errors, worker.address, ": ", worker.stats.status().message(), "\n");
@@ -287,8 +287,14 @@ std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
          FormatBytes(stats.bytes_from_device()), FormatCount(stats.rpc_retries()),
          FormatCount(stats.bad_lines()),
          absl::StrFormat("%d max, %.2f mean", stats.max_staleness(), stats.mean_staleness())});
+    if (stats.task_losses().empty()) continue;
+    absl::StrAppend(&losses, "worker ", stats.worker_rank(), ": loss");
+    for (const TaskStats& task : stats.task_losses()) {
+      absl::StrAppendFormat(&losses, "  %s %.4f", task.task(), task.loss());
+    }
+    losses += '\n';
   }
-  return absl::StrCat(FormatTable(rows), RenderCaches(workers), RenderHot(workers),
+  return absl::StrCat(FormatTable(rows), losses, RenderCaches(workers), RenderHot(workers),
                       RenderExchanges(workers), errors);
 }
 

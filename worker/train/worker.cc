@@ -12,6 +12,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/base/timing.h"
+#include "common/job/job_data.h"
 #include "common/job/job_source.h"
 #include "worker/data/dataset.h"
 #include "worker/session/retry_policy.h"
@@ -80,10 +81,11 @@ absl::Status EvaluateHere(WorkerRun* run, WorkerProgress* progress, const Evalua
   RETURN_IF_ERROR(EvaluationPart(run, progress, place, scoring, result));
   if (result->evaluation.samples == 0) return NothingHeldOut(run->job, "`evaluate`");
   // One that nothing depends on may have none.
-  if (place.is_scheduled && run->job.evaluate().own_metric().empty() &&
+  if (place.is_scheduled && run->job.data().label().may_be_missing() &&
       std::isnan(result->evaluation.logloss)) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "the job has `evaluate`, and no held-out row has the label '", result->evaluation.task,
+        "the job has `evaluate`, and no held-out row has the label '",
+        LearnedLabels(run->job)[DecidingTask(run->job)],
         "', which decides; hold out other rows, or let another decide (evaluate.task)"));
   }
   if (place.is_scheduled && run->job.evaluate().metric() == Evaluate::AUC &&
