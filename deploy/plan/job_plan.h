@@ -106,8 +106,8 @@ std::string DescribeRisks(const Job& job);
 
 // What is known of a job before it starts, without its data. kInvalidArgument: its cache's budget
 // has no room for the rows of a batch. kFailedPrecondition: what it takes in any case, its dense
-// parameters, is more than the machine has. In `*warning`: memory that its
-// budgets allow it to take is more than that, and DescribeRisks(); "": neither.
+// parameters, is more than the machine has. In `*warning`: memory that its budgets allow it to take
+// is more than that, and DescribeRisks(); "": neither.
 absl::Status CheckStart(const Job& job, const Machine& machine, std::string* warning);
 
 }  // namespace thermocline

@@ -93,9 +93,9 @@ class CacheTest(ProcessTest):
         self.resume('--clear=cache.prefetch_steps', *flags)
         self.assertEqual(self.worker()['cache']['prefetch_steps'], 1)
 
-    def test_a_budget_below_one_batch_ends_the_job(self):
+    def test_a_budget_below_one_batch_is_refused_before_the_start(self):
         code, _, err = self.finish(self.start('--set=cache.budget=64KiB'))
-        self.assertEqual(code, 1)
+        self.assertEqual(code, 2)
         self.assertIn('cache.budget is 65536 bytes; at least 426048 are needed', err)
 
     def test_several_workers_in_sync_mode_share_one_cache(self):
