@@ -157,6 +157,16 @@ THERMOCLINE_HOST_DEVICE inline float SoftmaxGradient(float y, float y_gradient, 
 // b where a < b, else a.
 THERMOCLINE_HOST_DEVICE inline float GreaterOf(float a, float b) { return a < b ? b : a; }
 
+// Gradients of a query and of a step x from those of [query, x, query - x, query * x].
+THERMOCLINE_HOST_DEVICE inline float CompareQueryGradient(float x, float of_query,
+                                                          float of_difference, float of_product) {
+  return (of_query + x * of_product) + of_difference;
+}
+THERMOCLINE_HOST_DEVICE inline float CompareStepGradient(float query, float of_x,
+                                                         float of_difference, float of_product) {
+  return (of_x + query * of_product) + (0.0f - of_difference);
+}
+
 // What scores of attention are multiplied with. columns: of a head
 THERMOCLINE_HOST_DEVICE inline float AttentionScale(int32_t columns) {
   return 1.0f / std::sqrt(static_cast<float>(columns));

@@ -48,6 +48,31 @@ class StepOperations {
                             Matrix y_gradient,       // [batch, width]
                             Matrix x_gradient) = 0;  // [steps, width]
 
+  // The same with weights: the sum of weights[t] * x[t].
+  virtual void PoolWeighted(const StepRanges& ranges,
+                            Matrix weights,  // [steps, 1]
+                            Matrix x,        // [steps, width]
+                            Matrix y) = 0;   // [batch, width]
+  // A gradient whose data is null is not computed.
+  virtual void PoolWeightedBackward(const StepRanges& ranges, Matrix weights, Matrix x,
+                                    Matrix y_gradient, Matrix weights_gradient,
+                                    Matrix x_gradient) = 0;
+
+  // What tells how a step is like its sample's query q: y[t] = [q, x[t], q - x[t], q * x[t]].
+  virtual void Compare(const StepRanges& ranges,
+                       Matrix queries,  // [batch, width]
+                       Matrix x,        // [steps, width]
+                       Matrix y) = 0;   // [steps, 4 * width]
+  // The gradient of y has four parts [a, b, c, d]:
+  //   query_gradients = sum over the sample's steps of ((a + x d) + c)
+  //   x_gradient = (x_gradient + b) + q d + (0 - c), first term first
+  // adds: what is in x_gradient before counts, which leaves rows beyond the last step as they are;
+  // else it is overwritten. A gradient whose data is null is not computed. No output overlaps an
+  // input.
+  virtual void CompareBackward(const StepRanges& ranges, Matrix queries, Matrix x,
+                               Matrix y_gradient, Matrix query_gradients, bool adds,
+                               Matrix x_gradient) = 0;
+
   // Softmax over the steps of each sample, column by column: y = exp(x - most) times 1 / sum, where
   // `most` is the sample's greatest x; an exponent below -87 counts as -87.
   // without_last: each sample's last step has the share 0 and does not count.

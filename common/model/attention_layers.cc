@@ -54,18 +54,13 @@ std::optional<ModelError> LayerReader::AddAttention(int layer) {
   if (error.has_value()) return error;
   LayerValue score;
   if (is_mlp) {
-    const LayerValue query = graph_.Repeat(asks, sequence_);
-    score.Append(query);
-    score.Append(step);
-    score.Append(Binary(GraphNode::Op::kSubtract, query, step));
-    score.Append(Binary(GraphNode::Op::kMultiply, query, step));
     Layer::Mlp mlp;
     *mlp.mutable_units() = attention.units();
     mlp.add_units(1);
     mlp.set_activation(attention.activation());
     mlp.set_last(Layer::LINEAR);
     *mlp.mutable_initializer() = attention.initializer();
-    score = MakeMlp(mlp, name, score);
+    score = MakeMlp(mlp, name, graph_.Compare(asks, step));
   } else {
     const bool is_dot = attention.score() == Layer::Attention::DOT;
     const LayerValue query =
@@ -85,9 +80,7 @@ std::optional<ModelError> LayerReader::AddAttention(int layer) {
   node.without_last = attention.without_last();
   node.op = attention.softmax() ? GraphNode::Op::kStepSoftmax : GraphNode::Op::kClearLast;
   if (attention.softmax() || node.without_last) score = Apply(node, {score}, 1);
-  LayerValue weighted = Binary(GraphNode::Op::kScaleRows, score, step);
-  weighted.widths = step.widths;
-  values_.push_back(graph_.PoolSteps(weighted, Layer::Pool::SUM));
+  values_.push_back(graph_.PoolWeighted(score, step));
   return std::nullopt;
 }
 

@@ -27,6 +27,10 @@ class WrittenColumns {
     const auto begin = written_[columns.buffer].begin() + columns.first;
     return std::any_of(begin, begin + columns.width, [](bool written) { return written; });
   }
+  bool HasAll(const Columns& columns) const {
+    const auto begin = written_[columns.buffer].begin() + columns.first;
+    return std::all_of(begin, begin + columns.width, [](bool written) { return written; });
+  }
   void Mark(const Columns& columns) {
     std::fill_n(written_[columns.buffer].begin() + columns.first, columns.width, true);
   }
@@ -54,6 +58,9 @@ bool IsIdentity(GraphNode::Op op, size_t i) {
   return op == Op::kAdd || op == Op::kAddPositions || (op == Op::kSubtract && i == 0) ||
          (op == Op::kCross && i == 2);
 }
+
+// Whether the node can add the gradient of input `i` to what is there.
+bool CanAdd(GraphNode::Op op, size_t i) { return op == GraphNode::Op::kCompare && i == 1; }
 
 }  // namespace
 
@@ -192,6 +199,20 @@ LayerValue GraphBuilder::PoolSteps(const LayerValue& value, Layer::Pool::Mode mo
   return pooled;
 }
 
+LayerValue GraphBuilder::PoolWeighted(const LayerValue& weights, const LayerValue& steps) {
+  GraphNode node;
+  node.op = GraphNode::Op::kPoolWeighted;
+  LayerValue pooled = AddNodeOf(kSamples, std::move(node), {weights, steps}, steps.width(), 0);
+  pooled.widths = steps.widths;
+  return pooled;
+}
+
+LayerValue GraphBuilder::Compare(const LayerValue& query, const LayerValue& steps) {
+  GraphNode node;
+  node.op = GraphNode::Op::kCompare;
+  return AddNodeOf(SequenceOf(steps), std::move(node), {query, steps}, 4 * steps.width(), 0);
+}
+
 LayerValue GraphBuilder::AddNodeOf(int sequence, GraphNode node,
                                    const std::vector<LayerValue>& inputs, int output_width,
                                    int aux_columns) {
@@ -321,6 +342,9 @@ void GraphBuilder::PlanBackward(const std::vector<Pending>& pending) {
     } else if (gradient.is_wanted && !written.HasAny(input)) {
       gradient.target = input;
       written.Mark(input);
+    } else if (gradient.is_wanted && CanAdd(node->op, i) && written.HasAll(input)) {
+      gradient.target = input;
+      gradient.adds = true;
     } else if (gradient.is_wanted) {
       const int sequence = graph_.buffers[input.buffer].sequence;
       const auto [place, is_new] = scratch_of.emplace(sequence, kNoBuffer);

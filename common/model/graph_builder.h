@@ -61,6 +61,12 @@ class GraphBuilder {
   // One value for each sample, of the steps'. REQUIRES: a value of steps.
   LayerValue PoolSteps(const LayerValue& value, Layer::Pool::Mode mode);
 
+  // The sum of a sample's steps, each times its weight. REQUIRES: values of steps of one sequence
+  LayerValue PoolWeighted(const LayerValue& weights, const LayerValue& steps);
+  // Each step x beside its sample's query q: [q, x, q - x, q * x]. REQUIRES: a value of samples,
+  // and one of steps with as many numbers
+  LayerValue Compare(const LayerValue& query, const LayerValue& steps);
+
   // Whether the value comes from nodes, and not from features as they are.
   bool IsComputed(const LayerValue& value) const;
 

@@ -69,6 +69,7 @@ struct InputGradient {
   // It is written to these columns: those of the input itself, or of the scratch buffer. kNoBuffer:
   // the output's gradient is the input's.
   Columns target;
+  bool adds = false;               // It is added to what is there: the node can do that itself.
   std::vector<ColumnCopy> copies;  // After that, gradients go on to these columns.
 };
 
@@ -95,10 +96,12 @@ struct GraphNode {
     kSoftmax,       // of a row's numbers
     kMix,           // shares, and as many vectors
     // Between samples and steps, and among the steps of a sample.
-    kRepeat,         // A sample's row, at each of its steps.
-    kPoolSteps,      // step_pooling
-    kStepSoftmax,    // without_last
-    kClearLast,      // The last step's row is 0.
+    kRepeat,        // A sample's row, at each of its steps.
+    kPoolSteps,     // step_pooling
+    kStepSoftmax,   // without_last
+    kClearLast,     // The last step's row is 0.
+    kPoolWeighted,  // The sum of steps times their weights: weights, steps.
+    kCompare,       // [q, x, q - x, q * x] of a sample's q and each of its steps x: queries, steps.
     kSelfAttention,  // queries, keys, values; heads; aux: statistics
     kAddPositions,   // tensors: {positions}
   };

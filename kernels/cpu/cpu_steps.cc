@@ -111,6 +111,102 @@ void CpuStepOperations::PoolBackward(const StepRanges& ranges, StepPooling pooli
   });
 }
 
+void CpuStepOperations::PoolWeighted(const StepRanges& ranges, Matrix weights, Matrix x, Matrix y) {
+  CHECK(IsByStep(ranges, x) && IsBySample(ranges, y));
+  CHECK(HasShape(weights, x.rows, 1));
+  CHECK_EQ(x.cols, y.cols);
+  ForSamples(pool_, ranges, x.cols, [&](int64_t b, int64_t begin, int64_t end, int) {
+    ForBlocks(x.cols, [&](int32_t first, auto n) {
+      float sums[kLanes] = {};
+      for (int64_t t = begin; t < end; ++t) {
+        const float weight = *weights.row(t);
+        const float* const from = x.row(t) + first;
+        for (int32_t c = 0; c < n; ++c) sums[c] += weight * from[c];
+      }
+      std::copy_n(sums, n, y.row(b) + first);
+    });
+  });
+}
+
+void CpuStepOperations::PoolWeightedBackward(const StepRanges& ranges, Matrix weights, Matrix x,
+                                             Matrix y_gradient, Matrix weights_gradient,
+                                             Matrix x_gradient) {
+  CHECK(IsByStep(ranges, x) && IsBySample(ranges, y_gradient));
+  CHECK(HasShape(weights, x.rows, 1));
+  CHECK_EQ(x.cols, y_gradient.cols);
+  CHECK(weights_gradient.data == nullptr || HaveSameShape(weights, weights_gradient));
+  CHECK(x_gradient.data == nullptr || HaveSameShape(x, x_gradient));
+  ForSamples(pool_, ranges, x.cols, [&](int64_t b, int64_t begin, int64_t end, int) {
+    const float* const dy = y_gradient.row(b);
+    for (int64_t t = begin; t < end; ++t) {
+      // An output may be its input: a weight is read before its gradient is written.
+      const float weight = *weights.row(t);
+      if (weights_gradient.data != nullptr) {
+        *weights_gradient.row(t) = LaneDot(dy, x.row(t), x.cols);
+      }
+      if (x_gradient.data == nullptr) continue;
+      float* const dx = x_gradient.row(t);
+      INDEPENDENT_ITERATIONS
+      for (int32_t c = 0; c < x.cols; ++c) dx[c] = weight * dy[c];
+    }
+  });
+  for (const Matrix& gradient : {weights_gradient, x_gradient}) {
+    if (gradient.data != nullptr) ClearRowsBeyond(ranges, gradient);
+  }
+}
+
+void CpuStepOperations::Compare(const StepRanges& ranges, Matrix queries, Matrix x, Matrix y) {
+  CHECK(IsBySample(ranges, queries));
+  CHECK(x.rows == y.rows && x.cols == queries.cols && y.cols == 4 * x.cols);
+  const int32_t width = x.cols;
+  ForSteps(pool_, ranges, y, [&](int64_t t, int64_t sample) {
+    const float* const q = queries.row(sample);
+    const float* const from = x.row(t);
+    float* const to = y.row(t);
+    INDEPENDENT_ITERATIONS
+    for (int32_t c = 0; c < width; ++c) {
+      const float query = q[c], value = from[c];
+      to[c] = query;
+      to[width + c] = value;
+      to[2 * width + c] = query - value;
+      to[3 * width + c] = query * value;
+    }
+  });
+}
+
+void CpuStepOperations::CompareBackward(const StepRanges& ranges, Matrix queries, Matrix x,
+                                        Matrix y_gradient, Matrix query_gradients, bool adds,
+                                        Matrix x_gradient) {
+  CHECK(IsByStep(ranges, x) && IsBySample(ranges, queries));
+  CHECK(x.cols == queries.cols && HasShape(y_gradient, x.rows, 4 * x.cols));
+  CHECK(query_gradients.data == nullptr || HaveSameShape(queries, query_gradients));
+  CHECK(x_gradient.data == nullptr || HaveSameShape(x, x_gradient));
+  const int32_t width = x.cols;
+  ForSamples(pool_, ranges, 4 * width, [&](int64_t b, int64_t begin, int64_t end, int) {
+    if (query_gradients.data != nullptr) ClearRow(query_gradients, b);
+    for (int64_t t = begin; t < end; ++t) {
+      const float* const dy = y_gradient.row(t);
+      if (query_gradients.data != nullptr) {
+        const float* const from = x.row(t);
+        float* const dq = query_gradients.row(b);
+        INDEPENDENT_ITERATIONS
+        for (int32_t c = 0; c < width; ++c) {
+          dq[c] += CompareQueryGradient(from[c], dy[c], dy[2 * width + c], dy[3 * width + c]);
+        }
+      }
+      if (x_gradient.data == nullptr) continue;
+      const float* const q = queries.row(b);
+      float* const dx = x_gradient.row(t);
+      INDEPENDENT_ITERATIONS
+      for (int32_t c = 0; c < width; ++c) {
+        const float first = adds ? dx[c] + dy[width + c] : dy[width + c];
+        dx[c] = CompareStepGradient(q[c], first, dy[2 * width + c], dy[3 * width + c]);
+      }
+    }
+  });
+  if (x_gradient.data != nullptr && !adds) ClearRowsBeyond(ranges, x_gradient);
+}
+
 void CpuStepOperations::SoftmaxForward(const StepRanges& ranges, bool without_last, Matrix x,
                                        Matrix y) {
   CHECK(IsByStep(ranges, x) && HaveSameShape(x, y));

@@ -21,6 +21,12 @@ class CpuStepOperations : public StepOperations {
   void Pool(const StepRanges& ranges, StepPooling pooling, Matrix x, Matrix y) override;
   void PoolBackward(const StepRanges& ranges, StepPooling pooling, Matrix y_gradient,
                     Matrix x_gradient) override;
+  void PoolWeighted(const StepRanges& ranges, Matrix weights, Matrix x, Matrix y) override;
+  void PoolWeightedBackward(const StepRanges& ranges, Matrix weights, Matrix x, Matrix y_gradient,
+                            Matrix weights_gradient, Matrix x_gradient) override;
+  void Compare(const StepRanges& ranges, Matrix queries, Matrix x, Matrix y) override;
+  void CompareBackward(const StepRanges& ranges, Matrix queries, Matrix x, Matrix y_gradient,
+                       Matrix query_gradients, bool adds, Matrix x_gradient) override;
   void SoftmaxForward(const StepRanges& ranges, bool without_last, Matrix x, Matrix y) override;
   void SoftmaxBackward(const StepRanges& ranges, Matrix y, Matrix y_gradient,
                        Matrix x_gradient) override;

@@ -148,6 +148,54 @@ TEST_F(StepsOfPyTorchTest, Mix) {
                    0,       -1.25f,  0,       -0.625f, -0.9375f, 0,       -1.5625f, 0});
 }
 
+// Two operations do what several others do, with the same bits.
+TEST_F(StepsOfPyTorchTest, SeveralInOneHaveTheSameBits) {
+  constexpr int32_t kParts = 4 * kColumns;
+  Numbers queries = Series(3, 7, 2), dy, repeated(kSteps * kColumns), part(kSteps * kColumns);
+  for (int32_t factor : {3, 5, 8, 11}) {
+    for (float number : Series(kSteps, factor, 4)) dy.push_back(number * 0.37f);
+  }
+  Numbers y(kSteps * kParts), expected = y, dq(3 * kColumns), expected_dq = dq;
+  const auto part_of = [](Numbers* numbers, int32_t i) {
+    return ColumnsOf(Rows(numbers, kParts), i * kColumns, kColumns);
+  };
+  steps_.Compare(ranges_, Rows(&queries), Rows(&x_), Rows(&y, kParts));
+  steps_.Repeat(ranges_, Rows(&queries), Rows(&repeated));
+  layers_.Copy(Rows(&repeated), part_of(&expected, 0));
+  layers_.Copy(Rows(&x_), part_of(&expected, 1));
+  layers_.Subtract(Rows(&repeated), Rows(&x_), part_of(&expected, 2));
+  layers_.MultiplyAdd(1, Rows(&repeated), Rows(&x_), Matrix(), part_of(&expected, 3));
+  EXPECT_EQ(y, expected);
+  // Gradients are added in the order that a graph's backward pass has.
+  Numbers dx = dy_, expected_dx = dy_, of_query(kSteps * kColumns);
+  steps_.CompareBackward(ranges_, Rows(&queries), Rows(&x_), Rows(&dy, kParts), Rows(&dq), true,
+                         Rows(&dx));
+  layers_.Add(Rows(&expected_dx), part_of(&dy, 1), Rows(&expected_dx));
+  layers_.MultiplyAdd(1, Rows(&x_), part_of(&dy, 3), Matrix(), Rows(&part));
+  layers_.Add(part_of(&dy, 0), Rows(&part), Rows(&of_query));
+  layers_.MultiplyAdd(1, Rows(&repeated), part_of(&dy, 3), Matrix(), Rows(&part));
+  layers_.Add(Rows(&expected_dx), Rows(&part), Rows(&expected_dx));
+  layers_.Add(Rows(&of_query), part_of(&dy, 2), Rows(&of_query));
+  layers_.Subtract(Matrix(), part_of(&dy, 2), Rows(&part));
+  layers_.Add(Rows(&expected_dx), Rows(&part), Rows(&expected_dx));
+  steps_.Pool(ranges_, StepPooling::kSum, Rows(&of_query), Rows(&expected_dq));
+  EXPECT_EQ(dx, expected_dx);
+  EXPECT_EQ(dq, expected_dq);
+
+  Numbers weights, pooled(3 * kColumns), expected_pooled = pooled, dw(kSteps), expected_dw = dw;
+  for (int32_t t = 0; t < kSteps; ++t) weights.push_back(dy_[5 * t % 24] * 0.7f);
+  steps_.PoolWeighted(ranges_, Rows(&weights, 1), Rows(&x_), Rows(&pooled));
+  layers_.ScaleRows(Rows(&weights, 1), Rows(&x_), Rows(&part));
+  steps_.Pool(ranges_, StepPooling::kSum, Rows(&part), Rows(&expected_pooled));
+  EXPECT_EQ(pooled, expected_pooled);
+  steps_.PoolWeightedBackward(ranges_, Rows(&weights, 1), Rows(&x_), Rows(&queries), Rows(&dw, 1),
+                              Rows(&dx));
+  layers_.RowDot(Rows(&repeated), Rows(&x_), Rows(&expected_dw, 1));
+  layers_.ScaleRows(Rows(&weights, 1), Rows(&repeated), Rows(&expected_dx));
+  EXPECT_EQ(dw, expected_dw);
+  EXPECT_EQ(dx, expected_dx);
+}
+
 // Two steps have the scores 0 and -x: the second has the share exp(-x) / (1 + exp(-x)).
 TEST(AttentionTest, ItsExponentialIsThatOfOneNumber) {
   const std::unique_ptr<Device> device = MakeCpuDevice({1});

@@ -128,6 +128,16 @@ cudaError_t LaunchStepPool(const StepRanges& ranges, StepPooling pooling, Matrix
                            cudaStream_t stream);
 cudaError_t LaunchStepPoolBackward(const StepRanges& ranges, StepPooling pooling, Matrix y_gradient,
                                    Matrix x_gradient, cudaStream_t stream);
+cudaError_t LaunchPoolWeighted(const StepRanges& ranges, Matrix weights, Matrix x, Matrix y,
+                               cudaStream_t stream);
+cudaError_t LaunchPoolWeightedBackward(const StepRanges& ranges, Matrix weights, Matrix x,
+                                       Matrix y_gradient, Matrix weights_gradient,
+                                       Matrix x_gradient, cudaStream_t stream);
+cudaError_t LaunchCompare(const StepRanges& ranges, Matrix queries, Matrix x, Matrix y,
+                          cudaStream_t stream);
+cudaError_t LaunchCompareBackward(const StepRanges& ranges, Matrix queries, Matrix x,
+                                  Matrix y_gradient, Matrix query_gradients, bool adds,
+                                  Matrix x_gradient, cudaStream_t stream);
 cudaError_t LaunchStepSoftmaxForward(const StepRanges& ranges, bool without_last, Matrix x,
                                      Matrix y, cudaStream_t stream);
 cudaError_t LaunchStepSoftmaxBackward(const StepRanges& ranges, Matrix y, Matrix y_gradient,

@@ -76,6 +76,89 @@ struct StepPoolGradientElement {
   }
 };
 
+struct PoolWeightedElement {
+  Ranges ranges;
+  Matrix weights, x, y;
+  __device__ void operator()(int64_t b, int32_t c) const {
+    float sum = 0;
+    UNROLL(4)
+    for (int32_t t = ranges.offsets[b]; t < ranges.offsets[b + 1]; ++t) {
+      sum += *RowOf(weights, t) * RowOf(x, t)[c];
+    }
+    RowOf(y, b)[c] = sum;
+  }
+};
+
+// An item is a step.
+struct PoolWeightedGradientItem {
+  Ranges ranges;
+  Matrix weights, x, y_gradient, weights_gradient, x_gradient;
+  __device__ void operator()(int64_t i, int lane, bool has_item) const {
+    const int64_t t = has_item ? i : 0;
+    const bool is_step = has_item && ranges.IsStep(t);
+    const int32_t n = is_step ? x.cols : 0;
+    const float* const dy = RowOf(y_gradient, is_step ? ranges.samples[t] : 0);
+    const float* const from = RowOf(x, t);
+    // Before lane 0 writes the gradient, which may replace it.
+    const float weight = OfLane(is_step ? *RowOf(weights, t) : 0.0f, 0);
+    if (weights_gradient.data != nullptr) {
+      const float dot = SumOfLanes(n, lane, [=](int32_t c) { return dy[c] * from[c]; });
+      if (has_item && lane == 0) *RowOf(weights_gradient, t) = is_step ? dot : 0.0f;
+    }
+    if (x_gradient.data == nullptr || !has_item) return;
+    float* const dx = RowOf(x_gradient, t);
+    for (int32_t c = lane; c < x.cols; c += kRowLanes) dx[c] = is_step ? weight * dy[c] : 0.0f;
+  }
+};
+
+// An element is one of the step, of which y has four.
+struct CompareElement {
+  Ranges ranges;
+  Matrix queries, x, y;
+  __device__ void operator()(int64_t t, int32_t c) const {
+    const bool is_step = ranges.IsStep(t);
+    const float query = is_step ? RowOf(queries, ranges.samples[t])[c] : 0.0f;
+    const float value = is_step ? RowOf(x, t)[c] : 0.0f;
+    float* const to = RowOf(y, t) + c;
+    to[0] = query;
+    to[x.cols] = value;
+    to[2 * x.cols] = query - value;
+    to[3 * x.cols] = query * value;
+  }
+};
+
+struct CompareQueryGradientElement {
+  Ranges ranges;
+  Matrix x, y_gradient, query_gradients;
+  __device__ void operator()(int64_t b, int32_t c) const {
+    float sum = 0;
+    for (int32_t t = ranges.offsets[b]; t < ranges.offsets[b + 1]; ++t) {
+      const float* const dy = RowOf(y_gradient, t) + c;
+      sum += CompareQueryGradient(RowOf(x, t)[c], dy[0], dy[2 * x.cols], dy[3 * x.cols]);
+    }
+    RowOf(query_gradients, b)[c] = sum;
+  }
+};
+
+struct CompareStepGradientElement {
+  Ranges ranges;
+  Matrix queries, y_gradient;
+  bool adds;
+  Matrix x_gradient;
+  __device__ void operator()(int64_t t, int32_t c) const {
+    float* const dx = RowOf(x_gradient, t) + c;
+    if (!ranges.IsStep(t)) {
+      if (!adds) *dx = 0;
+      return;
+    }
+    const int32_t width = x_gradient.cols;
+    const float* const dy = RowOf(y_gradient, t) + c;
+    const float first = adds ? *dx + dy[width] : dy[width];
+    *dx = CompareStepGradient(RowOf(queries, ranges.samples[t])[c], first, dy[2 * width],
+                              dy[3 * width]);
+  }
+};
+
 // An item is a column of a sample.
 struct StepSoftmaxItem {
   Ranges ranges;
@@ -319,6 +402,40 @@ cudaError_t LaunchStepPoolBackward(const StepRanges& ranges, StepPooling pooling
                                    Matrix x_gradient, cudaStream_t stream) {
   return LaunchElements(
       x_gradient, StepPoolGradientElement{Ranges(ranges), pooling, y_gradient, x_gradient}, stream);
+}
+
+cudaError_t LaunchPoolWeighted(const StepRanges& ranges, Matrix weights, Matrix x, Matrix y,
+                               cudaStream_t stream) {
+  return LaunchElements(y, PoolWeightedElement{Ranges(ranges), weights, x, y}, stream);
+}
+
+cudaError_t LaunchPoolWeightedBackward(const StepRanges& ranges, Matrix weights, Matrix x,
+                                       Matrix y_gradient, Matrix weights_gradient,
+                                       Matrix x_gradient, cudaStream_t stream) {
+  return LaunchLanes(x.rows,
+                     PoolWeightedGradientItem{Ranges(ranges), weights, x, y_gradient,
+                                              weights_gradient, x_gradient},
+                     stream);
+}
+
+cudaError_t LaunchCompare(const StepRanges& ranges, Matrix queries, Matrix x, Matrix y,
+                          cudaStream_t stream) {
+  return LaunchElements(x, CompareElement{Ranges(ranges), queries, x, y}, stream);
+}
+
+cudaError_t LaunchCompareBackward(const StepRanges& ranges, Matrix queries, Matrix x,
+                                  Matrix y_gradient, Matrix query_gradients, bool adds,
+                                  Matrix x_gradient, cudaStream_t stream) {
+  if (query_gradients.data != nullptr) {
+    const cudaError_t error = LaunchElements(
+        query_gradients,
+        CompareQueryGradientElement{Ranges(ranges), x, y_gradient, query_gradients}, stream);
+    if (error != cudaSuccess) return error;
+  }
+  if (x_gradient.data == nullptr) return cudaSuccess;
+  return LaunchElements(
+      x_gradient, CompareStepGradientElement{Ranges(ranges), queries, y_gradient, adds, x_gradient},
+      stream);
 }
 
 cudaError_t LaunchStepSoftmaxForward(const StepRanges& ranges, bool without_last, Matrix x,

@@ -30,6 +30,41 @@ class StreamDevice::Steps : public StepOperations {
           "PoolBackward");
   }
 
+  void PoolWeighted(const StepRanges& ranges, Matrix weights, Matrix x, Matrix y) override {
+    CHECK(IsBySample(ranges, y) && x.cols == y.cols && HasShape(weights, x.rows, 1));
+    if (Begin()) Check(LaunchPoolWeighted(ranges, weights, x, y, stream()), "PoolWeighted");
+  }
+
+  void PoolWeightedBackward(const StepRanges& ranges, Matrix weights, Matrix x, Matrix y_gradient,
+                            Matrix weights_gradient, Matrix x_gradient) override {
+    CHECK(IsBySample(ranges, y_gradient) && x.cols == y_gradient.cols);
+    CHECK(HasShape(weights, x.rows, 1));
+    CHECK(weights_gradient.data == nullptr || HaveSameShape(weights, weights_gradient));
+    CHECK(x_gradient.data == nullptr || HaveSameShape(x, x_gradient));
+    if (!Begin()) return;
+    Check(LaunchPoolWeightedBackward(ranges, weights, x, y_gradient, weights_gradient, x_gradient,
+                                     stream()),
+          "PoolWeightedBackward");
+  }
+
+  void Compare(const StepRanges& ranges, Matrix queries, Matrix x, Matrix y) override {
+    CHECK(IsBySample(ranges, queries) && x.cols == queries.cols);
+    CHECK(HasShape(y, x.rows, 4 * x.cols));
+    if (Begin()) Check(LaunchCompare(ranges, queries, x, y, stream()), "Compare");
+  }
+
+  void CompareBackward(const StepRanges& ranges, Matrix queries, Matrix x, Matrix y_gradient,
+                       Matrix query_gradients, bool adds, Matrix x_gradient) override {
+    CHECK(IsBySample(ranges, queries) && x.cols == queries.cols);
+    CHECK(HasShape(y_gradient, x.rows, 4 * x.cols));
+    CHECK(query_gradients.data == nullptr || HaveSameShape(queries, query_gradients));
+    CHECK(x_gradient.data == nullptr || HaveSameShape(x, x_gradient));
+    if (!Begin()) return;
+    Check(LaunchCompareBackward(ranges, queries, x, y_gradient, query_gradients, adds, x_gradient,
+                                stream()),
+          "CompareBackward");
+  }
+
   void SoftmaxForward(const StepRanges& ranges, bool without_last, Matrix x, Matrix y) override {
     CHECK(HaveSameShape(x, y));
     if (!Begin()) return;

@@ -65,6 +65,69 @@ LayerCase PoolCase(const LayerCase& base, int32_t width, StepPooling pooling) {
   return c;
 }
 
+// which: 0: both gradients, 1: of the weights alone, 2: of the steps alone
+LayerCase PoolWeightedCase(const LayerCase& base, int32_t width, int which) {
+  LayerCase c = base;
+  c.name = "PoolWeighted, gradients " + std::to_string(which);
+  c.inputs = {ByStep(1), ByStep(width), BySample(width)};   // weights, x, gradient of y
+  c.outputs = {BySample(width), ByStep(1), ByStep(width)};  // y, gradients of weights and x
+  if (which == 1) c.outputs.pop_back();
+  if (which == 2) c.outputs.erase(c.outputs.begin() + 1);
+  c.call_steps = [which](StepOperations& s, const StepRanges& ranges, StepMatrices in,
+                         StepMatrices out) {
+    s.PoolWeighted(ranges, in[0], in[1], out[0]);
+    s.PoolWeightedBackward(ranges, in[0], in[1], in[2], which == 2 ? Matrix() : out[1],
+                           which == 1 ? Matrix() : out.back());
+  };
+  c.function = OfSteps(c.offsets, [width](int32_t steps, Rows in, Results out) {
+    for (int32_t i = 0; i < width; ++i) {
+      out[0][i] = 0;
+      for (int32_t t = 0; t < steps; ++t) out[0][i] += in[0][t] * in[1][t * width + i];
+    }
+  });
+  c.num_function_inputs = 2;
+  c.num_results = 1;
+  c.input_gradients = {which == 2 ? -1 : 1, which == 0 ? 2 : which == 1 ? -1 : 1};
+  c.result_gradients = {2};
+  for (int i = 0; i < 2; ++i) {
+    if (c.input_gradients[i] >= 0) c.in_place.emplace_back(i, c.input_gradients[i]);
+  }
+  return c;
+}
+
+// times: how often the result is computed, and the gradient of the steps is added.
+LayerCase CompareCase(const LayerCase& base, int32_t width, int times) {
+  LayerCase c = base;
+  c.name = "Compare, " + std::to_string(times) + " times";
+  c.inputs = {BySample(width), ByStep(width), ByStep(4 * width)};  // queries, x, gradient of y
+  c.outputs.assign(times, ByStep(4 * width));
+  c.outputs.push_back(ByStep(width));                    // gradient of x
+  if (times == 1) c.outputs.push_back(BySample(width));  // gradient of the queries
+  c.call_steps = [times](StepOperations& s, const StepRanges& ranges, StepMatrices in,
+                         StepMatrices out) {
+    for (int i = 0; i < times; ++i) {
+      s.Compare(ranges, in[0], in[1], out[i]);
+      s.CompareBackward(ranges, in[0], in[1], in[2], times == 1 ? out[2] : Matrix(), i > 0,
+                        out[times]);
+    }
+    if (times == 1) s.CompareBackward(ranges, in[0], in[1], in[2], out[2], false, Matrix());
+  };
+  c.function = OfSteps(c.offsets, [=](int32_t steps, Rows in, Results out) {
+    for (int32_t i = 0; i < steps * width; ++i) {
+      const double q = in[0][i % width], x = in[1][i];
+      const double parts[] = {q, x, q - x, q * x};
+      for (int r = 0; r < times; ++r) {
+        for (int p = 0; p < 4; ++p) out[r][(i / width * 4 + p) * width + i % width] = parts[p];
+      }
+    }
+  });
+  c.num_function_inputs = 2;
+  c.num_results = times;
+  c.input_gradients = {times == 1 ? 2 : -1, times};
+  c.result_gradients.assign(times, 2);
+  return c;
+}
+
 LayerCase StepSoftmaxCase(const LayerCase& base, int32_t width, bool without_last) {
   LayerCase c = UnaryCase(base, without_last ? "Softmax without the last step" : "Softmax",
                           ByStep(width), ByStep(width));
@@ -194,6 +257,8 @@ std::vector<LayerCase> StepCases(const std::vector<int32_t>& lengths, int64_t ro
   for (bool without_last : {false, true}) {
     cases.push_back(StepSoftmaxCase(base, width, without_last));
   }
+  for (int which : {0, 1, 2}) cases.push_back(PoolWeightedCase(base, width, which));
+  for (int times : {1, 2}) cases.push_back(CompareCase(base, width, times));
   cases.push_back(ClearLastCase(base, width));
   cases.push_back(AttentionCase(base, heads, head_width));
   for (int32_t count : {1, 3, 50}) cases.push_back(PositionsCase(base, width, count));

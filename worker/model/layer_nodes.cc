@@ -96,6 +96,10 @@ void Model::Forward(const Node& node) {
       return device_->steps().SoftmaxForward(RangesOf(node), graph.without_last, x[0], y);
     case Op::kClearLast:
       return device_->steps().ClearLast(RangesOf(node), x[0], y);
+    case Op::kPoolWeighted:
+      return device_->steps().PoolWeighted(RangesOf(node), x[0], x[1], y);
+    case Op::kCompare:
+      return device_->steps().Compare(RangesOf(node), x[0], x[1], y);
     case Op::kSelfAttention:
       return device_->steps().AttentionForward(RangesOf(node), graph.heads, x[0], x[1], x[2], y,
                                                ValueOf(graph.aux));
@@ -112,6 +116,20 @@ void Model::BackwardToAttention(const Node& node) {
       RangesOf(node), graph.heads, ValueOf(graph.inputs[0]), ValueOf(graph.inputs[1]),
       ValueOf(graph.inputs[2]), ValueOf(graph.output), ValueOf(graph.aux), GradientOf(graph.output),
       gradient(0), gradient(1), gradient(2));
+}
+
+// Both gradients at once, with the first that is computed.
+void Model::BackwardToCompared(const Node& node, size_t i) {
+  const GraphNode& graph = *node.graph;
+  const auto gradient = [&](size_t input) {
+    const Columns& target = graph.gradients[input].target;
+    return target.buffer == kNoBuffer ? Matrix() : GradientOf(target);
+  };
+  const Matrix of_query = gradient(0);
+  if (i == 1 && of_query.data != nullptr) return;
+  device_->steps().CompareBackward(RangesOf(node), ValueOf(graph.inputs[0]),
+                                   ValueOf(graph.inputs[1]), GradientOf(graph.output), of_query,
+                                   graph.gradients[1].adds, gradient(1));
 }
 
 void Model::BackwardTo(const Node& node, size_t i) {
@@ -175,6 +193,12 @@ void Model::BackwardTo(const Node& node, size_t i) {
       return device_->steps().SoftmaxBackward(RangesOf(node), ValueOf(graph.output), dy, dx);
     case Op::kClearLast:
       return device_->steps().ClearLast(RangesOf(node), dy, dx);
+    case Op::kPoolWeighted:
+      return device_->steps().PoolWeightedBackward(RangesOf(node), ValueOf(graph.inputs[0]),
+                                                   ValueOf(graph.inputs[1]), dy,
+                                                   i == 0 ? dx : Matrix(), i == 0 ? Matrix() : dx);
+    case Op::kCompare:
+      return BackwardToCompared(node, i);
     case Op::kSelfAttention:
       if (i == 0) BackwardToAttention(node);
       return;

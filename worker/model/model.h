@@ -116,6 +116,7 @@ class Model {
   // Writes the gradient of input `i` to InputGradient::target, and those of the node's parameters.
   void BackwardTo(const Node& node, size_t i);
   void BackwardToAttention(const Node& node);
+  void BackwardToCompared(const Node& node, size_t i);
   void Backward(const Node& node);
   void BackwardOf(bool leads_to_rows);
 
