@@ -543,11 +543,12 @@ function evaluations(figure, name, extra) {
   });
 }
 // Several tasks have a line each, in a colour of its own.
+const TASK_COLORS = ['--s0', '--s5', '--s1', '--s6', '--s8', '--s3'];
 function tasks() {
   return [...new Set(report.runs.flatMap(run => Object.keys(run.progress.mean || {}).filter(n => n.startsWith('loss of ')).map(n => n.slice(8))))];
 }
 function ofTasks(series, name) {
-  return tasks().flatMap((task, k) => series(task, name ? `${task}, ${name}` : task, {color: `var(${STAGE_COLORS[(k + 2) % STAGE_COLORS.length]})`}));
+  return tasks().flatMap((task, k) => series(task, name ? `${task}, ${name}` : task, {color: `var(${TASK_COLORS[k % TASK_COLORS.length]})`}));
 }
 function lost(figure) {
   if (view.axis !== 't') return [];

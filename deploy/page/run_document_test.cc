@@ -74,6 +74,31 @@ TEST(RunDocument, AWholeRun) {
   EXPECT_EQ(json["checkpoints"]["step"], Json::array({2}));
 }
 
+TEST(RunDocument, SeveralTasksHaveFiguresAndColumnsOfTheirOwn) {
+  const auto task = [](const char* label, const char* figure, double value) {
+    return nlohmann::json{{"label", label}, {figure, value}};
+  };
+  MadeRun run;
+  run.Append(EventLine("progress", 1,
+                       {{"step", 1},
+                        {"loss", 1.5},
+                        {"tasks", {task("buy", "loss", 0.25), task("click", "loss", 0.5)}}}) +
+             EventLine("eval", 2,
+                       {{"step", 0},
+                        {"auc", 0.75},
+                        {"tasks", {task("buy", "auc", 0.625), task("click", "auc", 0.75)}}}));
+  const Json json = DocumentOf(run);
+  EXPECT_EQ(json["progress"]["mean"]["loss"], Json::array({1.5}));
+  EXPECT_EQ(json["progress"]["mean"]["loss of buy"], Json::array({0.25}));
+  EXPECT_EQ(json["progress"]["mean"]["loss of click"], Json::array({0.5}));
+  EXPECT_EQ(json["evals"]["auc of buy"], Json::array({0.625}));
+  EXPECT_EQ(json["evals"]["auc of click"], Json::array({0.75}));
+  EXPECT_EQ(json["evals"]["logloss of buy"], Json::array({nullptr}));
+  EXPECT_EQ(FigureIn(json, "AUC of buy"), "0.6250");
+  EXPECT_EQ(FigureIn(json, "AUC of click"), "0.7500");
+  EXPECT_EQ(FigureIn(json, "AUC"), "") << "it is one of these";
+}
+
 TEST(RunDocument, EachFileMayBeMissingOrDamaged) {
   struct Case {
     const char* file;

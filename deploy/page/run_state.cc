@@ -180,7 +180,9 @@ Json Headline(const RunHistory& history, const RunFiles& files) {
     AddScores(summary, "", &rows);
     const Json evaluations = summary.value("evaluations", Json());
     const std::string kept = TextAt(evaluations, "best_checkpoint");
-    if (!kept.empty()) rows.Real("Best AUC", NumberAt(evaluations, "best_auc"), kept);
+    const std::string task = TextAt(evaluations, "task");
+    const std::string name = task.empty() ? "Best AUC" : absl::StrCat("Best AUC of ", task);
+    if (!kept.empty()) rows.Real(name.c_str(), NumberAt(evaluations, "best_auc"), kept);
   } else {
     if (last != nullptr) AddScores(last->line, "last evaluation", &rows);
     rows.Real("Loss", progress.loss, "last line");

@@ -272,6 +272,9 @@ TEST(Summary, SaysWhatEachOfSeveralTasksHas) {
             "evaluation after step 99 (pass 1): click: AUC 0.7500  logloss 0.5000, buy: AUC 0.6250 "
             " logloss 0.2500; the best is click: AUC 0.7600  logloss 0.4900 after step 49");
   EXPECT_EQ(SummarizeEvaluations(event.state, false)["task"], "click");
+  event.report.other_tasks = {{"buy", std::nan(""), std::nan("")}};
+  EXPECT_THAT(DescribeEvaluation(event, 0),
+              HasSubstr("logloss 0.5000, buy: n/a (no row has the label); the best"));
 }
 
 TEST(Summary, SaysThatTheLastCheckpointIsMissing) {

@@ -15,6 +15,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// In place of the metrics of a task.
+constexpr char kNoLabel[] = "n/a (no row has the label)";
+
 std::string Fixed(const Json& summary, const char* name, int digits) {
   const auto value = NumberAt(summary, name);
   return value ? absl::StrFormat("%.*f", digits, *value) : "unknown";
@@ -39,7 +42,9 @@ std::string AucAndLogloss(double auc, double logloss) {
 // script may score with that alone.
 std::string Scores(absl::string_view task, absl::string_view own_metric, double own, double auc,
                    double logloss) {
-  if (!task.empty()) return absl::StrCat(task, ": ", AucAndLogloss(auc, logloss));
+  if (!task.empty()) {
+    return absl::StrCat(task, ": ", std::isnan(logloss) ? kNoLabel : AucAndLogloss(auc, logloss));
+  }
   if (own_metric.empty()) return AucAndLogloss(auc, logloss);
   const std::string text = absl::StrFormat("%s %.6g", own_metric, own);
   return std::isnan(logloss) ? text : absl::StrCat(text, "  ", AucAndLogloss(auc, logloss));
@@ -252,7 +257,7 @@ std::string RenderScores(const Json& summary, const char* samples) {
     const char* const count = is_one ? "eval_samples" : "samples";
     std::string line = is_one ? "" : absl::StrCat(TextAt(metrics, "label"), ": ");
     if (!is_one && !NumberAt(metrics, "logloss")) {
-      lines.push_back(absl::StrCat(line, "n/a (no row has the label)"));
+      lines.push_back(absl::StrCat(line, kNoLabel));
       continue;
     }
     absl::StrAppend(&line, "AUC ", AucText(NumberAt(metrics, "auc").value_or(std::nan(""))));
