@@ -486,9 +486,12 @@ class Validator {
     const uint64_t most = MaxSamplesOfWorker();
     if (samples <= most) return absl::OkStatus();
     return source_.Error(
-        path, absl::StrCat("is ", batch, ", which gives a worker batches of ", samples,
-                           " samples; with ", EmbeddedFeatures(job_).size(), " features of ",
-                           job_.data().num_categorical(), " columns it takes at most ", most));
+        path,
+        absl::StrCat(
+            "is ", batch, ", which gives a worker batches of ", samples, " samples; with ",
+            EmbeddedFeatures(job_).size(), " features of ", job_.data().num_categorical(),
+            " columns it takes at most ", most,
+            job_.sequence().empty() ? "" : ", where each list of a sequence has its max_length"));
   }
 
   absl::Status CheckTrain() const {

@@ -101,9 +101,9 @@ std::optional<ModelError> LayerReader::AddSelfAttention(int layer) {
     return ModelError{words + "blocks",
                       absl::StrCat("is ", attention.blocks(), "; it must be at most ", kMaxBlocks)};
   }
-  if (attention.units() > kMaxLayerWidth || attention.positions() > kMaxLayerWidth) {
-    return ModelError{words + (attention.units() > kMaxLayerWidth ? "units" : "positions"),
-                      absl::StrCat("must be at most ", kMaxLayerWidth)};
+  if (attention.units() > kMaxLayerWidth) {
+    return ModelError{words + "units", absl::StrCat("is ", attention.units(),
+                                                    "; it must be at most ", kMaxLayerWidth)};
   }
   Error error = CheckDropout(words + "dropout", attention.dropout());
   if (error.has_value()) return error;
@@ -114,8 +114,10 @@ std::optional<ModelError> LayerReader::AddSelfAttention(int layer) {
     Initializer begin;
     begin.mutable_uniform()->set_scale(kFirstPositions);
     node.op = GraphNode::Op::kAddPositions;
-    node.tensors = {AddTensor({name + ".positions", static_cast<int>(attention.positions()), width,
-                               false, initializer, begin})};
+    // No sample has a step for those beyond.
+    const auto count = static_cast<int>(
+        std::min<int64_t>(attention.positions(), inputs_.sequences[sequence_].max_steps));
+    node.tensors = {AddTensor({name + ".positions", count, width, false, initializer, begin})};
     step = Apply(node, {step}, width);
     node.tensors.clear();
   }

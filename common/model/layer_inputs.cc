@@ -21,18 +21,6 @@ bool IsReserved(const std::string& name) {
   return name == "numeric" || name == "categorical" || name == "fields";
 }
 
-// The names that a layer reads beside its inputs.
-struct ContextNames {
-  const char* field;
-  const RepeatedPtrField<std::string>& names;
-};
-
-ContextNames ContextNamesOf(const Layer& layer) {
-  if (layer.has_attention()) return {"attention.query", layer.attention().query()};
-  if (layer.has_gate()) return {"gate.by", layer.gate().by()};
-  return {"feature_gate.by", layer.feature_gate().by()};
-}
-
 }  // namespace
 
 std::string LayerReader::Field(int layer, const std::string& field) {

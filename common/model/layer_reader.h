@@ -54,7 +54,7 @@ class LayerReader {
   ModelError UnknownName(const std::string& field, const std::string& name) const;
   int LayerNamed(const std::string& name) const;
   int SequenceNamed(const std::string& name) const;  // -1: none
-  // Whether a layer or a sequence has the name, or a feature, or a word.
+  // Whether the name stands for something beside layers and groups: a feature, a sequence, numeric.
   bool IsTaken(const std::string& name) const;
 
   // Features

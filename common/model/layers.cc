@@ -347,17 +347,15 @@ std::optional<ModelError> LayerReader::AddFeatureGate(int layer) {
   const LayerValue input = InputOf(layer);
   std::vector<int> units(gate.units().begin(), gate.units().end());
   units.push_back(input.width());
-  LayerValue context = ContextOf(layer);
-  if (gate.by().empty()) {
-    context = Constant(name);
-    if (sequence_ != kSamples) context = graph_.Repeat(context, sequence_);
-  }
+  const LayerValue context = gate.by().empty() ? Constant(name) : ContextOf(layer);
   const LayerValue weights = Stack(name, context, units, false, gate.initializer());
   GraphNode node;
   node.layer = name;
   node.op = GraphNode::Op::kActivation;
   node.activation = Layer::SIGMOID;
-  const LayerValue shares = Apply(node, {weights}, input.width());
+  LayerValue shares = Apply(node, {weights}, input.width());
+  // A learned vector is the same at each step.
+  if (graph_.SequenceOf(shares) != sequence_) shares = graph_.Repeat(shares, sequence_);
   node.op = GraphNode::Op::kMultiply;
   node.scale = 2;
   LayerValue value = Apply(node, {shares, input}, input.width());

@@ -39,10 +39,11 @@ ActivationFloats HiddenFloats(const GraphNode& mlp, ComputeOn where) {
   return floats;
 }
 
-// Samples have as many steps as they may have.
-ActivationFloats FloatsOf(const ModelSpec& spec, ComputeOn where) {
-  const auto rows_of = [&spec](int sequence) {
-    return sequence == kSamples ? 1 : spec.inputs.sequences[sequence].max_steps;
+// counts_steps: samples have as many steps as they may have; else none.
+ActivationFloats FloatsOf(const ModelSpec& spec, ComputeOn where, bool counts_steps) {
+  const auto rows_of = [&spec, counts_steps](int sequence) {
+    if (sequence == kSamples) return int64_t{1};
+    return counts_steps ? spec.inputs.sequences[sequence].max_steps : 0;
   };
   ActivationFloats floats;
   for (const GraphBuffer& buffer : spec.graph.buffers) {
@@ -56,6 +57,11 @@ ActivationFloats FloatsOf(const ModelSpec& spec, ComputeOn where) {
     floats.fixed += hidden.fixed;
   }
   return floats;
+}
+
+uint64_t BytesOf(const ModelSpec& spec, const ActivationFloats& floats, int64_t max_batch) {
+  return sizeof(float) * (max_batch * floats.per_sample + floats.fixed) +
+         sizeof(double) * std::max<size_t>(spec.tasks.size(), 1);
 }
 
 std::optional<ModelError> CheckScript(const Job& job) {
@@ -89,9 +95,11 @@ std::optional<ModelError> ReadLayers(const Job& job, const ModelInputs& inputs, 
 }  // namespace
 
 uint64_t ModelSpec::ActivationBytes(int64_t max_batch, ComputeOn where) const {
-  const ActivationFloats floats = FloatsOf(*this, where);
-  return sizeof(float) * (max_batch * floats.per_sample + floats.fixed) +
-         sizeof(double) * std::max<size_t>(tasks.size(), 1);
+  return BytesOf(*this, FloatsOf(*this, where, /*counts_steps=*/true), max_batch);
+}
+
+uint64_t ModelSpec::ActivationBytesWithoutSteps(int64_t max_batch, ComputeOn where) const {
+  return BytesOf(*this, FloatsOf(*this, where, /*counts_steps=*/false), max_batch);
 }
 
 std::optional<ModelError> CheckModel(const Job& job, const ModelInputs& inputs) {

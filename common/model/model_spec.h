@@ -50,9 +50,11 @@ struct ModelSpec {
   // What a GPU multiplies matrices with.
   Precision precision = FLOAT32;
 
-  // Outputs and gradients of all layers, and the sums of the losses, for batches of at most
-  // `max_batch` samples.
+  // Outputs and gradients of all layers, and the sum of each task's losses, for batches of at most
+  // `max_batch` samples: with as many steps as their sequences may have, or without those of steps,
+  // for which there is memory when a batch has them.
   uint64_t ActivationBytes(int64_t max_batch, ComputeOn where) const;
+  uint64_t ActivationBytesWithoutSteps(int64_t max_batch, ComputeOn where) const;
 };
 
 // A wrong value in the job's words for its model.

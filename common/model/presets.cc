@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/model/layers.h"
+#include "common/model/sequences.h"
 
 namespace thermocline {
 namespace {
@@ -218,24 +218,29 @@ Error NeedsSequences(const char* name, const ModelInputs& inputs) {
 }
 
 // The sample's own features that the steps of a sequence are compared with: those that end it, or
-// those that read the tables of its parts, of which one each is no list. Empty: there are none for
-// `*missing`, a part.
+// those that read the tables of its parts, of which one each is no list. Where that isn't so, fills
+// `why`.
 std::vector<std::string> QueryOf(const Job& job, const ModelInputs& inputs, size_t sequence,
-                                 std::string* missing) {
+                                 std::string* why) {
   const auto& then = job.sequence(static_cast<int>(sequence)).then();
   if (!then.empty()) return {then.begin(), then.end()};
   std::vector<std::string> query;
   const StepSequence& steps = inputs.sequences[sequence];
   for (int f = steps.first_feature; f < steps.first_feature + steps.features; ++f) {
-    const auto own = std::find_if(
-        inputs.features.begin(), inputs.features.end(), [&](const EmbeddedFeature& feature) {
-          return !feature.is_sequence && feature.table == inputs.features[f].table;
-        });
-    if (own == inputs.features.end()) {
-      *missing = inputs.features[f].name;
-      return {};
+    std::vector<std::string> own;
+    for (const EmbeddedFeature& feature : inputs.features) {
+      if (!feature.is_sequence && feature.table == inputs.features[f].table) {
+        own.push_back(feature.name);
+      }
     }
-    query.push_back(own->name);
+    if (own.empty()) {
+      *why = absl::StrCat("for '", inputs.features[f].name,
+                          "' there is no feature in the same table that is no list");
+    } else if (own.size() > 1) {
+      *why = absl::StrCat("for '", inputs.features[f].name, "' there are '", own[0], "' and '",
+                          own[1], "' in the same table; `then` of the sequence says which one");
+    }
+    query.push_back(own.empty() ? "" : own[0]);
   }
   return query;
 }
@@ -263,12 +268,11 @@ Error CheckDin(const Job& job, const ModelInputs& inputs) {
   if (!error.has_value()) error = CheckMlp("din.deep", preset.deep());
   if (!error.has_value()) error = CheckDropout("din.dropout", preset.dropout());
   for (size_t s = 0; s < inputs.sequences.size() && !error.has_value(); ++s) {
-    std::string missing;
-    if (!QueryOf(job, inputs, s, &missing).empty()) continue;
+    std::string why;
+    QueryOf(job, inputs, s, &why);
+    if (why.empty()) continue;
     error = ModelError{"din", absl::StrCat("compares each step of '", inputs.sequences[s].name,
-                                           "' with the sample's own features, and for '", missing,
-                                           "' there is no feature in the same table that is no "
-                                           "list")};
+                                           "' with the sample's own features, and ", why)};
   }
   return error;
 }
@@ -280,8 +284,8 @@ void ExpandDin(const ModelInputs& inputs, Job* job) {
     const std::string name = NameFor("interest", inputs, s);
     Layer::Attention* const attention =
         AddLayer(name, {inputs.sequences[s].name}, job)->mutable_attention();
-    std::string missing;
-    for (const std::string& own : QueryOf(*job, inputs, s, &missing)) attention->add_query(own);
+    std::string why;
+    for (const std::string& own : QueryOf(*job, inputs, s, &why)) attention->add_query(own);
     *attention->mutable_units() = preset.attention();
     attention->set_activation(Layer::PRELU);
     attention->set_softmax(preset.softmax());
@@ -362,12 +366,12 @@ void ExpandTbsm(const ModelInputs& inputs, Job* job) {
 // MMoE, PLE
 // ------------------------------------------------------------------------------------------------
 
-// The label, or where layers can't be named so, its number.
-std::string TaskName(const std::string& label, size_t number) {
-  const bool is_name = !label.empty() && std::all_of(label.begin(), label.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_';
-  });
-  return is_name ? label : absl::StrCat(number);
+// What the layers of each task are named by: the labels, or where they can't be, numbers.
+std::vector<std::string> TaskNames(const std::vector<std::string>& labels) {
+  if (std::all_of(labels.begin(), labels.end(), IsInputName)) return labels;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < labels.size(); ++i) names.push_back(absl::StrCat(i));
+  return names;
 }
 
 void AddExperts(const std::string& name, const std::vector<std::string>& inputs, uint32_t copies,
@@ -406,8 +410,9 @@ void ExpandMmoe(const ModelInputs& inputs, Job* job) {
   const std::vector<std::string> all = AllFeatures(inputs);
   const std::vector<std::string> labels = LabelsOf(*job);
   AddExperts("experts", all, preset.experts(), preset.expert(), preset.dropout(), job);
+  const std::vector<std::string> tasks = TaskNames(labels);
   for (size_t i = 0; i < labels.size(); ++i) {
-    const std::string task = TaskName(labels[i], i);
+    const std::string& task = tasks[i];
     AddGate("mix_" + task, {"experts"}, all, job);
     AddTower(labels[i], task, "mix_" + task, preset.tower(), preset.dropout(), job);
   }
@@ -432,8 +437,7 @@ void ExpandPle(const ModelInputs& inputs, Job* job) {
   const Ple preset = job->ple();
   const std::vector<std::string> labels = LabelsOf(*job);
   const uint32_t levels = std::max(preset.levels(), 1u);
-  std::vector<std::string> tasks;
-  for (size_t i = 0; i < labels.size(); ++i) tasks.push_back(TaskName(labels[i], i));
+  const std::vector<std::string> tasks = TaskNames(labels);
   // What the experts and the gates of each task read at a level, and the shared ones.
   std::vector<std::vector<std::string>> of_task(labels.size(), AllFeatures(inputs));
   std::vector<std::string> of_all = AllFeatures(inputs);
@@ -457,8 +461,8 @@ void ExpandPle(const ModelInputs& inputs, Job* job) {
       of_task[i] = {mix};
     }
     if (level + 1 == levels) break;
-    AddGate("mix_shared" + suffix, all_experts, of_all, job);
-    of_all = {"mix_shared" + suffix};
+    AddGate("shared_mix" + suffix, all_experts, of_all, job);
+    of_all = {"shared_mix" + suffix};
   }
   for (size_t i = 0; i < tasks.size(); ++i) {
     AddTower(labels[i], tasks[i], of_task[i][0], preset.tower(), preset.dropout(), job);

@@ -125,15 +125,14 @@ TEST(SequencePreset, PleHasExpertsOfEachTaskAndSharedOnes) {
   }
   EXPECT_THAT(
       layers,
-      ElementsAre("experts_click_0: numeric categorical x1", "experts_1_0: numeric categorical x1",
+      ElementsAre("experts_0_0: numeric categorical x1", "experts_1_0: numeric categorical x1",
                   "shared_0: numeric categorical x2",
-                  "mix_click_0: experts_click_0 shared_0 by numeric by categorical",
+                  "mix_0_0: experts_0_0 shared_0 by numeric by categorical",
                   "mix_1_0: experts_1_0 shared_0 by numeric by categorical",
-                  "mix_shared_0: experts_click_0 experts_1_0 shared_0 by numeric by categorical",
-                  "experts_click_1: mix_click_0 x1", "experts_1_1: mix_1_0 x1",
-                  "shared_1: mix_shared_0 x2",
-                  "mix_click_1: experts_click_1 shared_1 by mix_click_0",
-                  "mix_1_1: experts_1_1 shared_1 by mix_1_0", "tower_click: mix_click_1",
+                  "shared_mix_0: experts_0_0 experts_1_0 shared_0 by numeric by categorical",
+                  "experts_0_1: mix_0_0 x1", "experts_1_1: mix_1_0 x1", "shared_1: shared_mix_0 x2",
+                  "mix_0_1: experts_0_1 shared_1 by mix_0_0",
+                  "mix_1_1: experts_1_1 shared_1 by mix_1_0", "tower_0: mix_0_1",
                   "tower_1: mix_1_1"));
   ASSERT_EQ(job.task_size(), 2);
   EXPECT_EQ(job.task(1).label(), "to buy");

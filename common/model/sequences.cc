@@ -34,6 +34,12 @@ bool IsInputName(const std::string& name) {
   });
 }
 
+ContextNames ContextNamesOf(const Layer& layer) {
+  if (layer.has_attention()) return {"attention.query", layer.attention().query()};
+  if (layer.has_gate()) return {"gate.by", layer.gate().by()};
+  return {"feature_gate.by", layer.feature_gate().by()};
+}
+
 std::optional<ModelError> CheckSequenceNames(const Job& job) {
   std::set<std::string> names;
   for (int i = 0; i < job.sequence_size(); ++i) {
@@ -61,8 +67,7 @@ bool IsReadPooled(const Job& job, const std::string& feature, bool is_list) {
     });
   };
   const auto reads = [&](const Layer& layer) {
-    return names_it(layer.input()) || names_it(layer.attention().query()) ||
-           names_it(layer.feature_gate().by()) || names_it(layer.gate().by());
+    return names_it(layer.input()) || names_it(ContextNamesOf(layer).names);
   };
   return std::any_of(job.layer().begin(), job.layer().end(), reads) ||
          std::any_of(job.group().begin(), job.group().end(),

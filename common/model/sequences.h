@@ -16,6 +16,13 @@ namespace thermocline {
 // Layer.input.
 bool IsInputName(const std::string& name);
 
+// What a layer reads beside its inputs: Attention.query, Gate.by or FeatureGate.by.
+struct ContextNames {
+  const char* field;
+  const google::protobuf::RepeatedPtrField<std::string>& names;
+};
+ContextNames ContextNamesOf(const Layer& layer);
+
 // Checks that no sequence has the name of another, of a feature, or of one of the job's layers and
 // groups.
 std::optional<ModelError> CheckSequenceNames(const Job& job);

@@ -21,6 +21,7 @@
 #include "common/job/resolved_job.h"
 #include "common/math/table_spec.h"
 #include "common/model/presets.h"
+#include "common/model/sequences.h"
 
 namespace thermocline {
 namespace {
@@ -233,9 +234,7 @@ std::vector<std::string> SourcesOf(const Job& job, const std::string& name) {
   std::vector<std::string> sources;
   if (const Layer* const layer = FindLayer(job, name); layer != nullptr) {
     AddSources(job, layer->input(), &sources);
-    AddSources(job, layer->feature_gate().by(), &sources);
-    AddSources(job, layer->attention().query(), &sources);
-    AddSources(job, layer->gate().by(), &sources);
+    AddSources(job, ContextNamesOf(*layer).names, &sources);
   }
   for (const Task& task : job.task()) {
     if (task.label() == name) AddSources(job, task.input(), &sources);

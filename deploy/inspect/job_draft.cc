@@ -183,6 +183,7 @@ class Draft {
       for (const Json& own : columns) {
         if (!is_input(own) || own.contains("separator")) continue;
         if (!IsHistoryOf(FigureText(list, "name"), FigureText(own, "name"))) continue;
+        if (HistoryWith(own) != nullptr) continue;
         histories_.push_back({&list, &own});
         break;
       }
@@ -449,7 +450,7 @@ class Draft {
       of.push_back(Quoted(feature_names_.at(history.list)));
       then.push_back(Quoted(feature_names_.at(history.own)));
     }
-    Line("# These lists have one length in each row, and are read step by step.");
+    Line("# Read step by step, if these lists have one length in each row.");
     Line(absl::StrCat(
         "sequence { name: \"history\" of: [", absl::StrJoin(of, ", "), "]",
         model_ == "din" ? "" : absl::StrCat(" then: [", absl::StrJoin(then, ", "), "]"), " }"));

@@ -314,13 +314,13 @@ class Planner {
   StepTraffic TrafficOf(double samples, bool held_only = false) const {
     StepTraffic step;
     step.samples = samples;
-    int sequences = 0;
+    int sequence = -1;  // The last one whose steps are counted.
     for (const FeatureSpec& spec : tables_.features) {
       if (held_only && !HoldsRows(tables_, spec.table_index)) continue;
       const double lookups = samples * LookupsOf(spec, features_, figures_);
       step.lookups += lookups;
-      if (spec.sequence < sequences) continue;
-      ++sequences;
+      if (spec.sequence == -1 || spec.sequence == sequence) continue;
+      sequence = spec.sequence;
       step.steps += lookups;
     }
     for (const LookedUp& looked_up : looked_up_) {
@@ -338,13 +338,19 @@ class Planner {
     return figures_->at("rows").get<double>() * held_out_share_;
   }
 
+  // Samples may have fewer steps than their sequences allow.
+  const char* ActivationsName() const {
+    return model_.inputs.sequences.empty() ? "activations" : "activations, at most";
+  }
+
   // Adds the parts of a worker's device that has memory of its own.
   void AddDevice(const StepTraffic& training, const StepTraffic& evaluation) {
     const ComputeOn gpu = ComputeOn::kGpu;
     const auto max_batch = static_cast<int64_t>(std::max(training.samples, evaluation.samples));
     Add(&plan_.device, "dense parameters",
         static_cast<double>(DenseParameterBytes(tables_.dense, gpu)));
-    Add(&plan_.device, "activations", static_cast<double>(model_.ActivationBytes(max_batch, gpu)));
+    Add(&plan_.device, ActivationsName(),
+        static_cast<double>(model_.ActivationBytes(max_batch, gpu)));
     if (job_.has_cache()) {
       Add(&plan_.device, "cache", static_cast<double>(SizeOf(job_.cache().budget())));
       // A single worker updates the rows that it holds: their gradients stay there.
@@ -375,7 +381,7 @@ class Planner {
   void AddModel(int64_t max_batch) {
     Add(&plan_.worker, "dense parameters",
         static_cast<double>(DenseParameterBytes(tables_.dense, ComputeOn::kCpu)));
-    Add(&plan_.worker, "activations",
+    Add(&plan_.worker, ActivationsName(),
         static_cast<double>(model_.ActivationBytes(max_batch, ComputeOn::kCpu)));
   }
 

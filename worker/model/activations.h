@@ -51,7 +51,7 @@ class Activations {
  private:
   struct Buffer {
     std::unique_ptr<DeviceBuffer> values, gradients;  // No gradients of its own: null.
-    int arena = -1;                                   // It has the gradients; -1: none has.
+    int arena = -1;                                   // The gradients lie there; -1: in a buffer.
     int64_t first_float = 0;                          // They begin there, in the batch at hand.
   };
 

@@ -15,6 +15,11 @@ enum Part { kForward, kInference, kBackwardData, kBackwardParameters };
 // Three parts for each place that a batch may come to lie in: as many as there are steps under way,
 // and some for what comes rarely, a shorter last batch and those of evaluation.
 constexpr size_t kMaxGraphs = 3 * 64;
+// Batches with steps have a few sizes more.
+constexpr size_t kSizesOfSteps = 8;
+size_t MaxGraphs(const ModelSpec& spec) {
+  return kMaxGraphs * (1 + kSizesOfSteps * spec.inputs.sequences.size());
+}
 
 constexpr float kDropoutUnits = 65536;
 
@@ -50,7 +55,7 @@ Model::Model(const ModelSpec& spec, const ModelParts& parts)
       activations_(device_, spec_.graph, static_cast<int>(spec_.inputs.sequences.size()),
                    max_batch_),
       places_(activations_.PlacesOf(spec_.inputs.num_vectors())),
-      graphs_(std::make_unique<GraphCache<GraphKey>>(device_, kMaxGraphs)),
+      graphs_(std::make_unique<GraphCache<GraphKey>>(device_, MaxGraphs(spec_))),
       ranges_(spec_.inputs.sequences.size()),
       kept_(spec_.inputs.sequences.size()) {
   CHECK_GE(max_batch_, 1);
@@ -116,7 +121,7 @@ void Model::Begin(Matrix numeric, const SparseBatch& batch) {
   CHECK_EQ(static_cast<int32_t>(batch.features.size()), spec_.inputs.num_vectors());
   numeric_ = numeric;
   if (activations_.Begin(batch)) {
-    graphs_ = std::make_unique<GraphCache<GraphKey>>(device_, kMaxGraphs);
+    graphs_ = std::make_unique<GraphCache<GraphKey>>(device_, MaxGraphs(spec_));
     for (Node& node : nodes_) {
       if (node.mlp != nullptr && node.sequence != kSamples) MakeMlp(&node);
     }
