@@ -128,6 +128,17 @@ TEST_F(DeviceRunTest, EveryModelAgreesWithTheCpuAndHasTheSameBitsWithACache) {
   }
 }
 
+TEST_F(DeviceRunTest, SeveralTasksAgreeWithTheCpu) {
+  const Job job = MakeJobOfTasks({"cluster.servers=2"});
+  const EvaluationResult on_device = TrainOn(job, /*on_device=*/true).workers[0]->evaluation;
+  const EvaluationResult on_cpu = TrainOn(job, /*on_device=*/false).workers[0]->evaluation;
+  ASSERT_EQ(on_device.tasks.size(), 2u);
+  for (size_t t = 0; t < 2; ++t) {
+    EXPECT_EQ(on_device.tasks[t].samples, on_cpu.tasks[t].samples);
+    EXPECT_NEAR(on_device.tasks[t].logloss, on_cpu.tasks[t].logloss, 1e-4);
+  }
+}
+
 TEST_F(DeviceRunTest, DenseOrSparseColumnsAlone) {
   for (const auto& [num_dense, num_categorical] :
        {std::pair(3, 0), std::pair(0, 1), std::pair(0, 3)}) {
