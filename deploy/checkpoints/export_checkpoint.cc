@@ -177,6 +177,10 @@ std::string ModelText(const Job& job, uint64_t seed, const JobTables& tables) {
                   {"test_share", DescribeData(job.data()).split().last_share()}}},
                 {"features", std::move(features)},
                 {"tables", std::move(sparse)}};
+  if (FormatName(job) == "DLRM_NPY" && job.data().label().column_size() > 0) {
+    model["data"]["labels"] = LabelColumns(job);
+    model["data"]["labels_may_be_missing"] = job.data().label().may_be_missing();
+  }
   AddModel(job, &model);
   if (job.has_worker()) model["script"] = absl::StrJoin(job.worker().command(), " ");
   if (FormatName(job) == "DESCRIBED") model["described"] = DescriptionOf(job);

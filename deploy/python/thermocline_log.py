@@ -423,8 +423,12 @@ class _DescribedLog:
                                   ([places[name] for name in cross['of']], int(cross.get('buckets', 0))))
         self._positive = {text.encode() for text in data['label'].get('positive', [])}
         self._may_be_missing, self._missing = data['label'].get('may_be_missing', False), missing
-        labels = [task.get('label') or data['label']['column'][0] for task in config.get('tasks') or [{}]]
-        self._labels = [self._names.index(label) if label in self._names else None for label in labels]
+        learned = [task.get('label') or data['label']['column'][0] for task in config.get('tasks') or [{}]]
+        self._num_tasks = len(learned)
+        # (place in the row, the task that learns it; None: it is checked only)
+        self._labels = [(self._names.index(label), learned.index(label) if label in learned else None)
+                        for label in data['label']['column'] if label in self._names]
+        self._has_labels = any(task is not None for _, task in self._labels)
         self._split = data['split'] if held_out and data.get('split', {}).get('column') else None
         self._column = {}
         used = [of.column for of in self._numbers]
@@ -476,8 +480,13 @@ class _DescribedLog:
         columns = self._columns(text)
         if len(columns) != len(self._names):
             raise ValueError('%d columns, not %d' % (len(columns), len(self._names)))
-        labels = [math.nan if at is None else self._read_label(columns[at]) for at in self._labels]
-        if self._may_be_missing and None not in self._labels and all(map(math.isnan, labels)):
+        labels, is_any = [math.nan] * self._num_tasks, not self._has_labels
+        for at, task in self._labels:
+            label = self._read_label(columns[at], task is not None)
+            is_any = is_any or not math.isnan(label)
+            if task is not None:
+                labels[task] = label
+        if not is_any:
             raise ValueError('no label is there')
         numbers = [of.read(columns[self._column[of.column]]) for of in self._numbers]
         bags, weights = [], []
@@ -503,12 +512,17 @@ class _DescribedLog:
             return None
         return labels[0] if len(labels) == 1 else labels, numbers, bags, weights
 
-    def _read_label(self, text):
+    def _read_label(self, text, is_learned):
+        has_texts = is_learned and self._positive
+        if has_texts and text in self._positive:
+            return 1.0
+        if not has_texts and text in (b'0', b'1'):
+            return float(text)
         if self._may_be_missing and (not text or self._missing(text, _number(text))):
             return math.nan
-        if not self._positive and text not in (b'0', b'1'):
-            raise ValueError('the label %r is not 0 or 1' % text)
-        return float(text in self._positive if self._positive else text)
+        if has_texts:
+            return 0.0
+        raise ValueError('the label %r is not 0 or 1' % text)
 
     def rows(self, test_share, max_bad_rows):
         def lines():
@@ -550,7 +564,10 @@ def _read_npy(folder, config, batch_size, test_share, held_out, max_bad_rows):
             return np.zeros((len(all_labels), 0), np.float32)
         array = np.load(os.path.join(folder, '%s_%s.npy' % (split, kind)), mmap_mode='r')
         return array.reshape(len(array), columns)
-    all_labels = load('labels', 1)
+    columns = config['data'].get('labels', ['label'])
+    all_labels = load('labels', len(columns))
+    learned = [columns.index(task['label']) if len(columns) > 1 else 0 for task in config.get('tasks') or [{}]]
+    may_be_missing = config['data'].get('labels_may_be_missing', False)
     all_dense = load('dense', config['data']['num_dense'])
     sparse = load('sparse', sum(feature['columns'] for feature in config['features'] if not feature.get('sequence')))
     lists = {feature['name']: [np.load(os.path.join(folder, '%s_%s_%s.npy' % (split, feature['name'], kind)),
@@ -560,8 +577,11 @@ def _read_npy(folder, config, batch_size, test_share, held_out, max_bad_rows):
     for begin in range(_first_held_out(rows, test_share), rows, batch_size):
         part = slice(begin, min(begin + batch_size, rows))
         dense = np.array(all_dense[part], np.float32)
-        labels = np.array(all_labels[part], np.float32).reshape(-1)
-        good = np.isfinite(dense).all(axis=1) & np.isin(labels, (0, 1))
+        labels = np.array(all_labels[part], np.float32)
+        is_missing = np.isnan(labels) & may_be_missing
+        good = np.isfinite(dense).all(axis=1)
+        good &= (np.isin(labels, (0, 1)) | is_missing).all(axis=1) & ~is_missing.all(axis=1)
+        labels = labels[:, learned] if len(learned) > 1 else labels[:, learned[0]]
         for sequence in config.get('sequences', []):
             sizes = [np.diff(lists[name][1][part.start:part.stop + 1]) for name in sequence['of']]
             good &= np.all([of == sizes[0] for of in sizes], axis=0)

@@ -205,7 +205,7 @@ def save_lists(folder, features, labels, lists, first_test):
             np.save(f"{folder}/{split}_{name}_offsets.npy", np.cumsum([0, *map(len, part)]))
     with open(f"{folder}/features.json", "w") as file:
         json.dump({"features": [feature._replace(columns=columns.get(feature.name, 1)) for feature in features],
-                   "labels": labels}, file)
+                   "labels": labels, "numbers": np.load(f"{folder}/train_dense.npy", mmap_mode="r").shape[1]}, file)
 
 
 if __name__ == "__main__":
