@@ -64,7 +64,7 @@ def job_of(name, model):
 
 
 def train(args, job, data, folder, seed, precision="FLOAT32"):
-    """(auc, logloss) of one run, which leaves its model in `folder`/SEED.safetensors."""
+    """[(auc, logloss)] of each task of one run, which leaves its model in `folder`/SEED.safetensors."""
     run_dir = os.path.join(folder, f"run-{os.path.basename(job)}-{precision}-{seed}")
     settings = [f"seed={seed}", f"precision={precision}", "checkpoint.at_end=true",
                 f"cluster.worker_threads={args.cores}"]
@@ -73,7 +73,7 @@ def train(args, job, data, folder, seed, precision="FLOAT32"):
     model = os.path.join(folder, f"{seed}.safetensors")
     train_run.run([args.thermocline, "checkpoint", "export", run_dir, model])
     result = train_run.read_json(os.path.join(run_dir, "summary.json"))
-    return result["auc"], result["logloss"]
+    return [(task["auc"], task["logloss"]) for task in result.get("tasks", [result])]
 
 
 def score_export(folder, seed):
@@ -101,17 +101,17 @@ def score_export(folder, seed):
 
 
 def train_torch(args, job, folder, seed):
-    """(auc, logloss) of a run of PyTorch, or of the same one that was kept."""
+    """[(auc, logloss)] of each task of a run of PyTorch, or of the same one that was kept."""
     with open(job) as file:
         key = f"{os.path.basename(job)} seed {seed} {json.dumps(job_text.parse(file.read()))} torch {torch.__version__}"
     kept = train_run.read_json(args.kept) if args.kept and os.path.exists(args.kept) else {}
     if key not in kept:
         command = [sys.executable, os.path.join(PEERS, "torch_models.py"), folder, "--job", job, "--seed", str(seed),
                    "--tables", "one", "--threads", str(args.cores)]
-        found = re.search(r"auc=([0-9.]+) logloss=([0-9.]+)", output := train_run.run(command))
+        found = re.findall(r"auc=([0-9.]+) logloss=([0-9.]+)", output := train_run.run(command))
         if not found:
             sys.exit(f"{command}\nprinted:\n{output}")
-        kept[key] = (float(found[1]), float(found[2]))
+        kept[key] = [(float(auc), float(logloss)) for auc, logloss in found]
         if args.kept:
             with open(args.kept, "w") as file:
                 json.dump(kept, file, indent=1)
@@ -119,7 +119,7 @@ def train_torch(args, job, folder, seed):
 
 
 def compare(args, name, model, data, folder):
-    """{program: [(auc, logloss)] of each seed}"""
+    """{label of a task, "" of the only one: {program: [(auc, logloss)] of each seed}}"""
     fields = job_of(name, model)
     job = os.path.join(folder, f"{name}_{model}.textproto")
     with open(job, "w") as file:
@@ -130,21 +130,23 @@ def compare(args, name, model, data, folder):
             runs["Thermocline"].append(ours := train(args, job, data, folder, seed))
         if seed == 1 and not args.peer_only:
             exported = score_export(folder, seed)
-            if max(abs(a - b) for a, b in zip(ours, exported)) > 1e-5:
+            if np.abs(np.array(ours) - np.array(exported)).max() > 1e-5:
                 sys.exit(f"{name}: the rows differ: Thermocline scores its model with AUC and logloss {ours}, "
                          f"PyTorch scores it with {exported}")
         runs[args.peer].append(train(args, job, data, folder, seed, args.precision) if args.precision
                                else train_torch(args, job, folder, seed))
         print(f"  {name} {model} seed {seed}   " + "   ".join(
-            f"{program} AUC {results[-1][0]:.4f} logloss {results[-1][1]:.4f}"
+            f"{program} " + " ".join(f"AUC {auc:.4f} logloss {logloss:.4f}" for auc, logloss in results[-1])
             for program, results in runs.items() if results), flush=True)
-    return runs
+    labels = job_text.listed(fields["data"]["label"], "column") if len(runs[args.peer][0]) > 1 else [""]
+    return {label: {program: [of[task] for of in results] for program, results in runs.items()}
+            for task, label in enumerate(labels)}
 
 
 def describe(name, folder):
     real = click_log.ClickLog(folder)
     print(f"{name}: {len(real.split('train')[2]):,} rows to train, {len(real.split('test')[2]):,} to score, "
-          f"{len(real.cardinalities)} features, {sum(real.cardinalities):,} keys", flush=True)
+          f"{len(real.features)} features, {sum(real.cardinalities):,} keys", flush=True)
 
 
 def spread(values):
@@ -185,7 +187,8 @@ def main():
         with tempfile.TemporaryDirectory(prefix="compare_quality_") as folder:
             real_logs.convert(name, data, folder)
             describe(name, folder)
-            table += [(name, model, compare(args, name, model, data, folder)) for model in models]
+            table += [(name, f"{model}, {label}" if label else model, of_task) for model in models
+                      for label, of_task in compare(args, name, model, data, folder).items()]
     if args.peer_only:
         return
     print(f"\n| log | model | AUC, Thermocline | AUC, {args.peer} | difference | 2 standard errors | "

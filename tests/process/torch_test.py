@@ -4,6 +4,7 @@ Needs PyTorch (Debian's python3-torch: `deploy/setup.sh --tests`); without it al
 logloss are compared, and the logits of single samples: `eval` of one sample gives its logloss, and so its logit.
 """
 
+import itertools
 import json
 import math
 import os
@@ -97,6 +98,49 @@ layer { name: "mean" input: "numbers" pool { mode: MEAN } }
 layer { name: "last" input: ["pooled", "mean"] pool { mode: LAST } }
 task { label: "label" input: ["wide", "all", "fm", "fusion", "last", "pooled"] }
 train { batch_size: 64 learning_rate { base: 0.01 } }
+checkpoint { }
+cluster { worker_threads: 1 }
+"""
+
+# What reads sequences, with the sample's own step at their end and without; several tasks, one of them a product.
+SEQUENCES_JOB = """
+name: "sequences"
+seed: 3
+data { train { path: "%(data)s" csv { header: true } } split { last_share: 0.25 }
+       label { column: ["seen", "click", "buy", "late"] may_be_missing: true } }
+default_table { dim: 6 init_scale: 0.3 }
+feature { column: "x" numeric {} }
+feature { column: ["user", "item"] categorical { id: INTEGER } }
+feature { column: "kind" }
+feature { column: "tags" categorical { separator: "|" missing: NO_KEY } }
+feature { column: "items" table: "item" categorical { id: INTEGER } sequence { max_length: 4 } }
+feature { column: "kinds" table: "kind" sequence { max_length: 4 } }
+feature { column: "first" table: "item" categorical { id: INTEGER } sequence { max_length: 2 keep: FIRST } }
+sequence { name: "events" of: ["items", "kinds"] then: ["item", "kind"] }
+sequence { name: "past" of: "first" }
+layer { name: "mixed" input: "events" self_attention { heads: 3 blocks: 2 units: 10 positions: 3 dropout: %(dropout)s } }
+layer { name: "ends" input: "mixed" pool { mode: LAST } }
+layer { name: "mean" input: "mixed" pool { mode: MEAN } }
+layer { name: "interest" input: "events" attention { query: ["item", "kind"] units: [8, 5] activation: PRELU } }
+layer { name: "shares" input: "past" attention { query: "item" units: 4 softmax: true } }
+layer { name: "alike" input: "past" attention { query: "user" score: DOT } }
+layer { name: "pairs" input: ["events", "user", "tags"] dot { keep_first: true } }
+layer { name: "step" input: ["pairs", "numeric"] mlp { units: [9, 6] activation: TANH layer_norm: true } }
+layer { name: "gated" input: ["step", "events"] feature_gate { by: "user" units: [5] } }
+layer { name: "unit" input: "gated" normalize {} }
+layer { name: "last" input: "unit" pool { mode: LAST } }
+layer { name: "context" input: "unit" attention { query: "last" score: BILINEAR without_last: true } }
+layer { name: "sharp" input: "unit" attention { query: "last" score: DOT softmax: true without_last: true } }
+layer { name: "sum" input: "past" pool {} }
+layer { name: "experts" input: ["ends", "mean", "interest", "shares", "alike", "context", "sharp", "last", "sum", "items"]
+        copies: 3 mlp { units: [12, 8] dropout: %(dropout)s } }
+layer { name: "of_click" input: "experts" gate { by: ["fields", "numeric"] } }
+layer { name: "of_buy" input: ["experts", "of_click"] gate { by: "user" } }
+layer { name: "number" input: "of_buy" mlp { units: 1 } }
+task { label: "click" input: "of_click" }
+task { label: "buy" input: ["of_buy", "number"] weight: 0.5 times: "click" }
+task { label: "late" input: "number" }
+train { batch_size: 64 learning_rate { base: 0.02 } }
 checkpoint { }
 cluster { worker_threads: 1 }
 """
@@ -281,10 +325,98 @@ class TorchTest(ProcessTest):
         self.train()
         model = self.assert_same_logits(data)
         kinds = {kind for stanza in model.config['layers'] for kind in stanza} - {'name', 'input'}
-        self.assertEqual(kinds, set(thermocline_torch.LAYERS))
+        self.assertEqual(kinds, set(thermocline_torch.LAYERS) - {'attention', 'self_attention', 'gate'})
         self.assertEqual(model.layer('fusion').first.weight.shape, (1, 8))
         self.assertEqual([layer.__class__.__name__ for layer in model.layer('third').layers],
                          ['Linear', 'LayerNorm', 'ReLU', 'Linear'])
+
+    def write_histories(self):
+        """A log for SEQUENCES_JOB, with empty histories, longer ones than count, and labels that are missing."""
+        random_ = random.Random(6)
+        data = self.run_dir + '.csv'
+        join = lambda values: '|'.join(map(str, values))
+        with open(data, 'w') as file:
+            file.write('seen,click,buy,late,x,user,item,kind,tags,items,kinds,first\n')
+            for i in range(1200):
+                history = [random_.randrange(20) for _ in range(random_.choice((0, 0, 1, 2, 4, 7)))]
+                first = [random_.randrange(25) for _ in range(random_.choice((0, 1, 3)))]
+                labels = ['1', *(random_.choice(('0', '1', '1', '' if i % 3 else 'NA')) for _ in range(3))]
+                item = random_.randrange(22)
+                file.write(','.join([*labels, '%.2f' % random_.random(), str(random_.randrange(30)), str(item),
+                                     'k%d' % (item % 5), join('ab'[:random_.randrange(3)]), join(history),
+                                     join('k%d' % (of % 5) for of in history), join(first)]) + '\n')
+        return data
+
+    def test_sequences_and_tasks(self):
+        data = self.write_histories()
+        with open(self.job, 'w') as job:
+            job.write(SEQUENCES_JOB % {'data': data, 'dropout': 0.1})
+        self.train()
+        model = self.assert_same_logits(data)
+        self.assertEqual([sequence['name'] for sequence in model.config['sequences']], ['events', 'past'])
+        self.assertEqual(len(model.layer('experts').copies), 3)
+        # What other samples of its batch have says nothing of a sample.
+        batch = next(thermocline_torch.read_log(data, model.config, batch_size=40))
+        alone = thermocline_torch.score(model, thermocline_torch.read_log(data, model.config, batch_size=1))[0][:40]
+        with torch.no_grad():
+            together = model(batch.dense, batch.keys, batch.offsets, batch.weights).numpy()
+        self.assertLess(np.abs(alone - together).max(), 1e-5)
+        self.assertTrue(np.isnan(batch.labels).any() and batch.labels.shape == (40, 3))
+
+    def test_a_step_goes_where_autograd_says(self):
+        data = self.write_histories()
+        with open(self.job, 'w') as job:
+            job.write(SEQUENCES_JOB % {'data': data, 'dropout': 0})
+        self.train('--set=train.max_steps=2', '--set=checkpoint.every_steps=1', '--set=train.learning_rate={base: 0.5}',
+                   '--set=default_table.optimizer={sgd {}}')
+        models = []
+        for step in (0, 1):
+            path = '%s-%d.safetensors' % (self.run_dir, step)
+            done = self.thermocline('checkpoint', 'export',
+                                    os.path.join(self.run_dir, 'checkpoints', 'step-%09d' % step), path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            models.append(thermocline_torch.ThermoclineModel.load(path))
+        model, after = models
+        _, batch = itertools.islice(thermocline_torch.read_log(data, model.config, batch_size=64), 2)
+        labels = torch.from_numpy(batch.labels)
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(
+            model(batch.dense, batch.keys, batch.offsets, batch.weights), labels.nan_to_num(), reduction='none')
+        (losses * ~labels.isnan() * torch.tensor([1, 0.5, 1])).sum().div(64).backward()
+        silent = []
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                wanted, got = parameter - 0.5 * parameter.grad, after.get_parameter(name)
+                if name.startswith('tables.'):  # Rows that the step before had looked up.
+                    keys = after.get_submodule(name[:-len('.weight')]).keys
+                    got = got[torch.searchsorted(keys, model.get_submodule(name[:-len('.weight')]).keys)]
+                silent += [name] if float(parameter.grad.abs().max()) < 1e-7 else []
+                torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6, msg=name)
+        # A softmax does not see what is added to all scores of a sample.
+        self.assertEqual([name.split('.')[-2:] for name in silent if 'key' in name], [['key', 'bias']] * 2)
+        self.assertLessEqual(len(silent), 3, silent)
+
+    def test_bad_lines_of_sequences_are_named(self):
+        described = {'data': {'train': {'csv': {'header': True}}, 'label': {'column': ['y', 'z'], 'may_be_missing': True}},
+                     'feature': [{'name': 'a', 'column': ['a'], 'sequence': {'max_length': 1},
+                                  'categorical': {'id': 'INTEGER', 'separator': '|', 'missing': 'NO_KEY'}},
+                                 {'name': 'b', 'column': ['b'], 'sequence': {'max_length': 1},
+                                  'categorical': {'separator': '|', 'missing': 'OWN_KEY'}}]}
+        config = {'described': described, 'features': [{'name': 'a', 'sequence': True}, {'name': 'b', 'sequence': True}],
+                  'data': {'format': 'DESCRIBED', 'num_dense': 0, 'test_share': 0},
+                  'sequences': [{'name': 's', 'of': ['a', 'b']}],
+                  'tasks': [{'label': 'z', 'input': ['w']}, {'label': 'y', 'input': ['w']}]}
+        path = self.run_dir + '.csv'
+        for line, message in (('1,0,1|2,x', "the lists of a sequence differ in length: 'a' has 2, 'b' has 1"),
+                              ('1,0,,x', "'a' has 0, 'b' has 1"), ('1,0,1|NA,x|y', 'has no key, as each step'),
+                              (',,1,x', 'no label is there'), ('2,,1,x', "the label b'2' is not 0 or 1")):
+            with open(path, 'w') as file:
+                file.write('y,z,a,b\n1,0,1|2,x|y\n%s\n0,,,\n' % line)
+            with self.assertRaisesRegex(ValueError, '%s:3: .*%s' % (path, message)):
+                list(thermocline_log.read_log(path, config))
+            batch, = thermocline_log.read_log(path, config, max_bad_rows=1)
+            self.assertEqual([of.tolist() for of in batch.offsets], [[0, 1, 1]] * 2)
+            self.assertEqual((batch.keys[0].tolist(), batch.labels[0].tolist()), ([2], [0, 1]))
+            self.assertTrue(np.isnan(batch.labels[1][0]))
 
     def test_presets(self):
         data = self.write_layers_log()
