@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """The peers' scripts: the log that they read, their AUC, and a tiny run of the plain PyTorch one, where
 there is a PyTorch; and the tables of comparisons with them. Asserts nothing about speed."""
+import collections
 import contextlib
 import io
 import os
@@ -193,16 +194,23 @@ class PeersTest(unittest.TestCase):
 
     def test_a_row_of_taobao_asks_for_the_next_item(self):
         events = [(1, "u", "i1", "c1"), (2, "v", "i2", "c2"), (3, "u", "i3", "c3"), (4, "u", "i1", "c1"),
-                  (5, "u", "i2", "c2")]
-        rows = list(taobao_histories.labelled_rows(events, 1, 2, 7))
+                  (5, "u", "i2", "c2"), (6, "v", "i4", "c4"), (7, "v", "i5", "c5")]
+        rows = list(taobao_histories.labelled_rows(events, 2, 2, 4, 7))
         self.assertEqual([row for row in rows if row[-1] == 1],
                          [(3, "u", "i3", "c3", "i1", "c1", 1), (4, "u", "i1", "c1", "i1|i3", "c1|c3", 1),
-                          (5, "u", "i2", "c2", "i3|i1", "c3|c1", 1)])
-        for (time, *_, label), (_, _, item, category, *lists, _) in zip(rows[::2], rows[1::2]):
-            self.assertEqual(label, 1)
-            self.assertNotEqual((item, category), events[time - 1][2:])
-            self.assertIn((item, category), [event[2:] for event in events])
-        self.assertEqual(rows, list(taobao_histories.labelled_rows(events, 1, 2, 7)))
+                          (5, "u", "i2", "c2", "i3|i1", "c3|c1", 1), (6, "v", "i4", "c4", "i2", "c2", 1),
+                          (7, "v", "i5", "c5", "i2|i4", "c2|c4", 1)])
+        # The other items are those of the block of four, at most once in each of the two draws; the second block has one.
+        others = [row for row in rows if row[-1] == 0]
+        asked = {row[:2]: row[2:] for row in rows if row[-1] == 1}
+        self.assertGreater(len(others), 2)
+        for time, user, item, category, *lists, _ in others:
+            self.assertLess(time, 7)
+            self.assertEqual(lists, list(asked[time, user][2:4]))
+            self.assertNotEqual(item, asked[time, user][0])
+            self.assertIn((item, category), [event[2:] for event in events[2:6]])
+        self.assertLessEqual(max(collections.Counter(row[2] for row in others).values()), 2)
+        self.assertEqual(rows, list(taobao_histories.labelled_rows(events, 2, 2, 4, 7)))
 
     @unittest.skipIf(torch is None, "no PyTorch")
     def test_what_it_cannot_train_is_named(self):

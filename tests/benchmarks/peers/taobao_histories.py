@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Taobao's user behaviour log as labelled rows with histories, for deploy/jobs/taobao_din.textproto and taobao_tbsm.
 
-    taobao_histories.py UserBehavior.csv OUT.csv [--negatives 1] [--max-length 20] [--seed 1]     both plain or .gz
+    taobao_histories.py UserBehavior.csv OUT.csv [--negatives 1] [--max-length 20] [--block 1000] [--seed 1]
 
 The log has no label of its own: a row asks whether an item is the next one of a user. Each event of a user with events
-before it makes a row with label 1, and then --negatives rows with label 0, whose item is that of an event drawn from the
-whole log: so an item is as likely in a row with label 0 as in one with label 1, and only the history tells them apart.
+before it makes a row with label 1, and then --negatives rows with label 0, with the items of other such events, those
+of the same block of --block neighbours in time, each once. So an item by itself says nothing: it is as often in rows
+with label 0 as in rows with label 1, at any time. (Items of the whole log would do so: most are new when they come.)
 hist_item and hist_category are lists: the last --max-length events of the user before this one, oldest first. The rows
-are in the order of time, so that the last tenth of them is the latest. The same log and --seed give the same bytes.
+are in the order of time, so that the last tenth of them is the latest. The same log and --seed give the same text. Both
+files may be .gz.
 """
 import argparse
 import collections
@@ -28,19 +30,27 @@ def read_events(path):
     return sorted(events, key=lambda event: event[0])
 
 
-def labelled_rows(events, negatives, max_length, seed):
-    """(time, user, item, category, hist_item, hist_category, label) of each row."""
-    rng = random.Random(seed)
+def with_histories(events, max_length):
+    """((time, user), (item, category), (hist_item, hist_category)) of the events of users with events before them."""
     histories = collections.defaultdict(lambda: collections.deque(maxlen=max_length))
     for time, user, item, category in events:
         history = histories[user]
         if history:
-            lists = tuple("|".join(values) for values in zip(*history))
-            others = ((item, category) for _, _, item, category in iter(lambda: rng.choice(events), None))
-            drawn = itertools.islice((other for other in others if other[0] != item), negatives)
-            for label, candidate in [(1, (item, category)), *((0, other) for other in drawn)]:
-                yield (time, user, *candidate, *lists, label)
+            yield (time, user), (item, category), tuple("|".join(values) for values in zip(*history))
         history.append((item, category))
+
+
+def labelled_rows(events, negatives, max_length, block, seed):
+    """(time, user, item, category, hist_item, hist_category, label) of each row."""
+    rng = random.Random(seed)
+    samples = with_histories(events, max_length)
+    while of_block := list(itertools.islice(samples, block)):
+        others = [rng.sample(of_block, len(of_block)) for _ in range(negatives)]
+        for (of_user, item, lists), *drawn in zip(of_block, *others):
+            yield *of_user, *item, *lists, 1
+            for _, other, _ in drawn:
+                if other[0] != item[0]:
+                    yield *of_user, *other, *lists, 0
 
 
 def main():
@@ -49,14 +59,12 @@ def main():
     parser.add_argument("out")
     parser.add_argument("--negatives", type=int, default=1)
     parser.add_argument("--max-length", type=int, default=20)
+    parser.add_argument("--block", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    events = read_events(args.log)
-    if args.negatives and len({item for _, _, item, _ in events}) < 2:
-        parser.error(f"{args.log} has fewer than two items: there is none to draw")
     with opened(args.out, "w") as out:
         out.write("time,user,item,category,hist_item,hist_category,label\n")
-        for row in labelled_rows(events, args.negatives, args.max_length, args.seed):
+        for row in labelled_rows(read_events(args.log), args.negatives, args.max_length, args.block, args.seed):
             out.write(",".join(map(str, row)) + "\n")
 
 
