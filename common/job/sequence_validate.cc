@@ -24,6 +24,7 @@ class SequenceValidator {
       }
       RETURN_IF_ERROR(CheckLists(s));
       RETURN_IF_ERROR(CheckThen(s));
+      RETURN_IF_ERROR(CheckKeys(s));
     }
     return absl::OkStatus();
   }
@@ -83,6 +84,35 @@ class SequenceValidator {
       if (list->sequence().keep() != first->sequence().keep()) {
         return refuse("keep", Feature::Sequence::Keep_Name(list->sequence().keep()),
                       Feature::Sequence::Keep_Name(first->sequence().keep()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // How a value becomes a key.
+  static std::string KeysOf(const Feature& feature) {
+    Feature::Categorical keys = feature.categorical();
+    keys.clear_missing();
+    keys.clear_min();
+    keys.clear_separator();
+    keys.clear_weights();
+    keys.clear_min_count();
+    const std::string text = keys.ShortDebugString();
+    return text.empty() ? "nothing of its own" : text;
+  }
+
+  // Values of a list that are no keys of the features in its table would find rows of their own.
+  absl::Status CheckKeys(int s) const {
+    for (int i = 0; i < job_.sequence(s).of_size(); ++i) {
+      const std::string path = Field(s, "of", i);
+      ASSIGN_OR_RETURN(const Feature* const list, Find(path, job_.sequence(s).of(i)));
+      for (const Feature& other : job_.feature()) {
+        if (IsNumeric(other) || other.has_cross() || other.table() != list->table()) continue;
+        if (KeysOf(other) == KeysOf(*list)) continue;
+        return Refuse(path, list->name(),
+                      absl::StrCat("whose keys are made by categorical { ", KeysOf(*list),
+                                   " }, but those of '", other.name(), "' in the same table by { ",
+                                   KeysOf(other), " }: the same value would have two rows"));
       }
     }
     return absl::OkStatus();

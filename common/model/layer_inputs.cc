@@ -279,7 +279,24 @@ std::optional<ModelError> LayerReader::CheckReads(const std::set<int>& vectors,
                       "has none that reads 'numeric'; leave the numeric features out "
                       "(data.num_dense: 0 in the short form), or let a layer read them"};
   }
-  std::map<std::string, int> first_of_table;
+  std::map<std::string, int> sequence_of_table, first_of_table;
+  for (const EmbeddedFeature& feature : inputs_.features) {
+    if (feature.sequence != kSamples) sequence_of_table.emplace(feature.table, feature.sequence);
+  }
+  for (const auto& [f, layer] : first_order) {
+    const EmbeddedFeature& feature = inputs_.features[f];
+    const auto sequence = sequence_of_table.find(feature.table);
+    if (sequence == sequence_of_table.end()) continue;
+    return ModelError{
+        Field(layer, "input"),
+        absl::StrCat(
+            "has '", feature.name, "', whose table '", feature.table, "' the sequence '",
+            inputs_.sequences[sequence->second].name,
+            "' reads step by step; rows of sequences have no first-order "
+            "weights: leave '",
+            feature.name, "' out of this layer",
+            feature.is_sequence ? "" : ", or give the lists of the sequence a table of their own")};
+  }
   for (int f = 0; f < inputs_.num_vectors(); ++f) {
     const EmbeddedFeature& feature = inputs_.features[f];
     if (vectors.count(f) == 0 && first_order.count(f) == 0) {
@@ -293,14 +310,6 @@ std::optional<ModelError> LayerReader::CheckReads(const std::set<int>& vectors,
                                   ? theirs == first_order.end()
                                   : theirs != first_order.end() && mine->second == theirs->second;
     if (same_vectors && same_weights) continue;
-    if (feature.sequence != kSamples && first_order.count(other) > 0) {
-      return ModelError{
-          "layer", absl::StrCat("has one that reads the first-order weights of the feature '",
-                                inputs_.features[other].name, "', whose table '", feature.table,
-                                "' the sequence '", inputs_.sequences[feature.sequence].name,
-                                "' reads; give the list a table of its own, or leave the feature "
-                                "out of the first-order layer")};
-    }
     return ModelError{
         "layer",
         absl::StrCat("has one that reads ", same_vectors ? "first-order weights" : "the vectors",

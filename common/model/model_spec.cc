@@ -39,29 +39,25 @@ ActivationFloats HiddenFloats(const GraphNode& mlp, ComputeOn where) {
   return floats;
 }
 
-// counts_steps: samples have as many steps as they may have; else none.
-ActivationFloats FloatsOf(const ModelSpec& spec, ComputeOn where, bool counts_steps) {
-  const auto rows_of = [&spec, counts_steps](int sequence) {
-    if (sequence == kSamples) return int64_t{1};
-    return counts_steps ? spec.inputs.sequences[sequence].max_steps : 0;
+// steps: of each sequence, for a sample; empty: none.
+ActivationFloats FloatsOf(const ModelSpec& spec, ComputeOn where,
+                          const std::vector<double>& steps) {
+  const auto of_sample = [&steps](int sequence, int64_t floats) {
+    if (sequence == kSamples) return floats;
+    return steps.empty() ? 0 : static_cast<int64_t>(steps[sequence] * static_cast<double>(floats));
   };
   ActivationFloats floats;
   for (const GraphBuffer& buffer : spec.graph.buffers) {
-    floats.per_sample += rows_of(buffer.sequence) * buffer.ld * (buffer.has_gradient ? 2 : 1);
+    floats.per_sample += of_sample(buffer.sequence, buffer.ld * (buffer.has_gradient ? 2 : 1));
   }
   for (const GraphNode& node : spec.graph.nodes) {
     if (node.op != GraphNode::Op::kMlp) continue;
     const ActivationFloats hidden = HiddenFloats(node, where);
     const int sequence = spec.graph.buffers[node.output.buffer].sequence;
-    floats.per_sample += rows_of(sequence) * hidden.per_sample;
+    floats.per_sample += of_sample(sequence, hidden.per_sample);
     floats.fixed += hidden.fixed;
   }
   return floats;
-}
-
-uint64_t BytesOf(const ModelSpec& spec, const ActivationFloats& floats, int64_t max_batch) {
-  return sizeof(float) * (max_batch * floats.per_sample + floats.fixed) +
-         sizeof(double) * std::max<size_t>(spec.tasks.size(), 1);
 }
 
 std::optional<ModelError> CheckScript(const Job& job) {
@@ -94,12 +90,11 @@ std::optional<ModelError> ReadLayers(const Job& job, const ModelInputs& inputs, 
 
 }  // namespace
 
-uint64_t ModelSpec::ActivationBytes(int64_t max_batch, ComputeOn where) const {
-  return BytesOf(*this, FloatsOf(*this, where, /*counts_steps=*/true), max_batch);
-}
-
-uint64_t ModelSpec::ActivationBytesWithoutSteps(int64_t max_batch, ComputeOn where) const {
-  return BytesOf(*this, FloatsOf(*this, where, /*counts_steps=*/false), max_batch);
+uint64_t ModelSpec::ActivationBytes(int64_t max_batch, ComputeOn where,
+                                    const std::vector<double>& steps) const {
+  const ActivationFloats floats = FloatsOf(*this, where, steps);
+  return sizeof(float) * (max_batch * floats.per_sample + floats.fixed) +
+         sizeof(double) * std::max<size_t>(tasks.size(), 1);
 }
 
 std::optional<ModelError> CheckModel(const Job& job, const ModelInputs& inputs) {

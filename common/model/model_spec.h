@@ -51,10 +51,10 @@ struct ModelSpec {
   Precision precision = FLOAT32;
 
   // Outputs and gradients of all layers, and the sum of each task's losses, for batches of at most
-  // `max_batch` samples: with as many steps as their sequences may have, or without those of steps,
-  // for which there is memory when a batch has them.
-  uint64_t ActivationBytes(int64_t max_batch, ComputeOn where) const;
-  uint64_t ActivationBytesWithoutSteps(int64_t max_batch, ComputeOn where) const;
+  // `max_batch` samples. steps: how many of each sequence a sample has; empty: none, since there is
+  // memory for them when a batch has them.
+  uint64_t ActivationBytes(int64_t max_batch, ComputeOn where,
+                           const std::vector<double>& steps = {}) const;
 };
 
 // A wrong value in the job's words for its model.

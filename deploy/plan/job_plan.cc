@@ -338,9 +338,13 @@ class Planner {
     return figures_->at("rows").get<double>() * held_out_share_;
   }
 
-  // Samples may have fewer steps than their sequences allow.
-  const char* ActivationsName() const {
-    return model_.inputs.sequences.empty() ? "activations" : "activations, at most";
+  // [sequences] The steps of a sample.
+  std::vector<double> StepsOfSample() const {
+    std::vector<double> steps(model_.inputs.sequences.size());
+    for (const FeatureSpec& spec : tables_.features) {
+      if (spec.sequence >= 0) steps[spec.sequence] = LookupsOf(spec, features_, figures_);
+    }
+    return steps;
   }
 
   // Adds the parts of a worker's device that has memory of its own.
@@ -349,8 +353,8 @@ class Planner {
     const auto max_batch = static_cast<int64_t>(std::max(training.samples, evaluation.samples));
     Add(&plan_.device, "dense parameters",
         static_cast<double>(DenseParameterBytes(tables_.dense, gpu)));
-    Add(&plan_.device, ActivationsName(),
-        static_cast<double>(model_.ActivationBytes(max_batch, gpu)));
+    Add(&plan_.device, "activations",
+        static_cast<double>(model_.ActivationBytes(max_batch, gpu, StepsOfSample())));
     if (job_.has_cache()) {
       Add(&plan_.device, "cache", static_cast<double>(SizeOf(job_.cache().budget())));
       // A single worker updates the rows that it holds: their gradients stay there.
@@ -381,8 +385,8 @@ class Planner {
   void AddModel(int64_t max_batch) {
     Add(&plan_.worker, "dense parameters",
         static_cast<double>(DenseParameterBytes(tables_.dense, ComputeOn::kCpu)));
-    Add(&plan_.worker, ActivationsName(),
-        static_cast<double>(model_.ActivationBytes(max_batch, ComputeOn::kCpu)));
+    Add(&plan_.worker, "activations",
+        static_cast<double>(model_.ActivationBytes(max_batch, ComputeOn::kCpu, StepsOfSample())));
   }
 
   // Batches with their rows, and gradients on the way back, where a script computes the model.

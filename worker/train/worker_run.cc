@@ -227,7 +227,7 @@ absl::Status WorkerRun::CheckMemory() {
           hot_and_cold != nullptr ? " bytes are for the hot rows (fae.budget)"
                                   : " bytes are for the cache's rows (cache.budget)",
           ", ", DenseParameterBytes(tables.dense, where), " for the dense parameters, and ",
-          spec.ActivationBytesWithoutSteps(MaxBatch(job), where), " for the activations of ",
+          spec.ActivationBytes(MaxBatch(job), where), " for the activations of ",
           MaxBatch(job), " samples (train.batch_size, train.eval_batch_size)"));
 }
 
