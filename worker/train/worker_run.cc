@@ -222,13 +222,13 @@ absl::Status WorkerRun::CheckMemory() {
   const ComputeOn where = device->is_host_memory() ? ComputeOn::kCpu : ComputeOn::kGpu;
   return absl::Status(
       status.code(),
-      absl::StrCat(
-          device_name, ": ", status.message(), "; of its memory, ", row_bytes,
-          hot_and_cold != nullptr ? " bytes are for the hot rows (fae.budget)"
-                                  : " bytes are for the cache's rows (cache.budget)",
-          ", ", DenseParameterBytes(tables.dense, where), " for the dense parameters, and ",
-          spec.ActivationBytes(MaxBatch(job), where), " for the activations of ",
-          MaxBatch(job), " samples (train.batch_size, train.eval_batch_size)"));
+      absl::StrCat(device_name, ": ", status.message(), "; of its memory, ", row_bytes,
+                   hot_and_cold != nullptr ? " bytes are for the hot rows (fae.budget)"
+                                           : " bytes are for the cache's rows (cache.budget)",
+                   ", ", DenseParameterBytes(tables.dense, where),
+                   " for the dense parameters, and ", spec.ActivationBytes(MaxBatch(job), where),
+                   " for the activations of ", MaxBatch(job),
+                   " samples (train.batch_size, train.eval_batch_size)"));
 }
 
 }  // namespace thermocline
