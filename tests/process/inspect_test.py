@@ -126,7 +126,7 @@ class InspectTest(ProcessTest):
         self.assertIn('No such file', self.inspect('/no/such/log', code=2).stderr)
         self.assertIn('FILE is required', self.inspect(code=2).stderr)
         unknown = self.inspect('/no/log', '--job', self.run_dir + '-none', '--model=deepfn', code=2)
-        self.assertIn('--model: deepfn not in {dlrm,wide_deep,deepfm,dcnv2,finalmlp}', unknown.stderr)
+        self.assertIn('--model: deepfn not in {dlrm,wide_deep,deepfm,dcnv2,finalmlp,din,bst,tbsm,mmoe,ple}', unknown.stderr)
         self.assertIn('--model requires --job', self.inspect('/no/log', '--model=deepfm', code=2).stderr)
         self.assertIn("is not one character",
                       self.inspect('/no/log', '--separator=ab', code=2).stderr)
