@@ -201,7 +201,8 @@ class EmbeddingTable(nn.Module):
 #
 # A value is a list of vectors, each [samples, width], or of a sequence [steps, width]. A layer is made of its stanza in
 # the job (a dictionary, with the names of proto/job.proto) and of its own tensors, and called with the values of its
-# inputs, one after the other. Over a sequence a layer works at each step; one that does more has `over_steps` for it.
+# inputs, one after the other. Over a sequence a layer works at each step, where a sample's vectors are repeated; one
+# that does more has `over_steps` for it.
 
 class Sequence:
     """The steps of a batch, those of a sample next to each other, without padding."""
@@ -251,10 +252,11 @@ def _call(layer, values):
     sequence = next((value.sequence for value in values if isinstance(value, Steps)), None)
     if sequence is None:
         return layer(*values)
+    values = [value if isinstance(value, Steps) else [vector[sequence.samples] for vector in value]
+              for value in values]
     if hasattr(layer, 'over_steps'):
         return layer.over_steps(sequence, *values)
-    return Steps(layer(*[value if isinstance(value, Steps) else [vector[sequence.samples] for vector in value]
-                         for value in values]), sequence)
+    return Steps(layer(*values), sequence)
 
 
 def _concat(values):
@@ -456,9 +458,7 @@ class Pool(Function):
         return [z[:, -1] if mode == 'LAST' else z.mean(1) if mode == 'MEAN' else z.sum(1)]
 
     def over_steps(self, sequence, *values):
-        repeated = [value if isinstance(value, Steps) else [vector[sequence.samples] for vector in value]
-                    for value in values]
-        return [sequence.pool(vector, self.stanza.get('mode', 'SUM')) for value in repeated for vector in value]
+        return [sequence.pool(vector, self.stanza.get('mode', 'SUM')) for value in values for vector in value]
 
 
 class Attention(nn.Module):
@@ -472,9 +472,9 @@ class Attention(nn.Module):
         self.weight = _parameter(tensors['weight']) if self.kind == 'BILINEAR' else None
 
     def over_steps(self, sequence, *values):
-        value, = values[self.queries:]
-        q, k = _concat(values[:self.queries]), _concat([value])
-        q = (q if self.weight is None else q @ self.weight)[sequence.samples]
+        steps = values[self.queries:]
+        q, k = _concat(values[:self.queries]), _concat(steps)
+        q = q if self.weight is None else q @ self.weight
         if self.kind == 'MLP':
             score = self.layers(torch.cat([q, k, q - k, q * k], dim=1))
         else:
@@ -484,7 +484,7 @@ class Attention(nn.Module):
             score = sequence.padded(score.masked_fill(is_last, -math.inf), -math.inf).softmax(1)
             score = sequence.unpadded(score)
         score = score.masked_fill(is_last, 0)
-        return [sequence.pool(score * vector) for vector in value]
+        return [sequence.pool(score * vector) for value in steps for vector in value]
 
 
 class SelfAttention(nn.Module):

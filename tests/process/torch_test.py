@@ -102,7 +102,8 @@ checkpoint { }
 cluster { worker_threads: 1 }
 """
 
-# What reads sequences, with the sample's own step at their end and without; several tasks, one of them a product.
+# What reads sequences, with the sample's own step at their end and without, alone and beside other steps or a value of
+# the sample; several tasks, one of them a product.
 SEQUENCES_JOB = """
 name: "sequences"
 seed: 3
@@ -118,18 +119,18 @@ feature { column: "kinds" table: "kind" sequence { max_length: 4 } }
 feature { column: "first" table: "item" categorical { id: INTEGER } sequence { max_length: 2 keep: FIRST } }
 sequence { name: "events" of: ["items", "kinds"] then: ["item", "kind"] }
 sequence { name: "past" of: "first" }
-layer { name: "mixed" input: "events" self_attention { heads: 3 blocks: 2 units: 10 positions: 3 dropout: %(dropout)s } }
+layer { name: "mixed" input: ["events", "user"] self_attention { heads: 3 blocks: 2 units: 10 positions: 3 dropout: %(dropout)s } }
 layer { name: "ends" input: "mixed" pool { mode: LAST } }
 layer { name: "mean" input: "mixed" pool { mode: MEAN } }
 layer { name: "interest" input: "events" attention { query: ["item", "kind"] units: [8, 5] activation: PRELU } }
-layer { name: "shares" input: "past" attention { query: "item" units: 4 softmax: true } }
+layer { name: "shares" input: ["past", "user"] attention { query: ["item", "kind"] units: 4 softmax: true } }
 layer { name: "alike" input: "past" attention { query: "user" score: DOT } }
 layer { name: "pairs" input: ["events", "user", "tags"] dot { keep_first: true } }
 layer { name: "step" input: ["pairs", "numeric"] mlp { units: [9, 6] activation: TANH layer_norm: true } }
 layer { name: "gated" input: ["step", "events"] feature_gate { by: "user" units: [5] } }
 layer { name: "unit" input: "gated" normalize {} }
 layer { name: "last" input: "unit" pool { mode: LAST } }
-layer { name: "context" input: "unit" attention { query: "last" score: BILINEAR without_last: true } }
+layer { name: "context" input: ["unit", "step"] attention { query: ["last", "user"] score: BILINEAR without_last: true } }
 layer { name: "sharp" input: "unit" attention { query: "last" score: DOT softmax: true without_last: true } }
 layer { name: "sum" input: "past" pool {} }
 layer { name: "experts" input: ["ends", "mean", "interest", "shares", "alike", "context", "sharp", "last", "sum", "items"]
