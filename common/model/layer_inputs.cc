@@ -16,11 +16,6 @@ std::string FieldOf(const char* list, int index, const std::string& field) {
   return absl::StrCat(list, "[", index, "].", field);
 }
 
-// Words of Layer.input.
-bool IsReserved(const std::string& name) {
-  return name == "numeric" || name == "categorical" || name == "fields";
-}
-
 }  // namespace
 
 std::string LayerReader::Field(int layer, const std::string& field) {
@@ -46,7 +41,7 @@ int LayerReader::SequenceNamed(const std::string& name) const {
 }
 
 bool LayerReader::IsTaken(const std::string& name) const {
-  return IsReserved(name) || SequenceNamed(name) >= 0 ||
+  return IsReservedName(name) || SequenceNamed(name) >= 0 ||
          std::any_of(inputs_.features.begin(), inputs_.features.end(),
                      [&](const auto& feature) { return feature.name == name; });
 }
@@ -132,11 +127,12 @@ std::optional<ModelError> LayerReader::ReadGroups() {
     std::vector<Item> items;
     const bool is_taken =
         IsTaken(group.name()) || LayerNamed(group.name()) >= 0 || groups_.count(group.name()) > 0;
-    if (!IsInputName(group.name()) || is_taken) {
-      return ModelError{
-          FieldOf("group", g, "name"),
-          absl::StrCat("is '", group.name(),
-                       "'; it must be a name of its own, of letters, digits and '_'")};
+    Error error = CheckInputName(FieldOf("group", g, "name"), group.name());
+    if (error.has_value()) return error;
+    if (is_taken) {
+      return ModelError{FieldOf("group", g, "name"),
+                        absl::StrCat("is '", group.name(),
+                                     "', as something else is; name one of them otherwise")};
     }
     if (group.feature().empty()) {
       return ModelError{FieldOf("group", g, "feature"), "is empty; a group names features"};
@@ -159,7 +155,7 @@ std::optional<ModelError> LayerReader::ReadGroups() {
 std::optional<ModelError> LayerReader::ReadInputs() {
   std::set<std::string> names;
   for (const EmbeddedFeature& feature : inputs_.features) {
-    if (IsReserved(feature.name)) {
+    if (IsReservedName(feature.name)) {
       return ModelError{"feature",
                         absl::StrCat("has one that is named '", feature.name,
                                      "', a word for several of them; name it otherwise")};
@@ -175,11 +171,8 @@ std::optional<ModelError> LayerReader::ReadInputs() {
   };
   for (int i = 0; i < job_.layer_size(); ++i) {
     const Layer& layer = job_.layer(i);
-    if (!IsInputName(layer.name())) {
-      return ModelError{
-          Field(i, "name"),
-          absl::StrCat("is '", layer.name(), "'; it must be a name of letters, digits and '_'")};
-    }
+    Error error = CheckInputName(Field(i, "name"), layer.name());
+    if (error.has_value()) return error;
     if (IsTaken(layer.name())) {
       return ModelError{Field(i, "name"),
                         absl::StrCat("is '", layer.name(), "', the name of a ",
@@ -193,7 +186,7 @@ std::optional<ModelError> LayerReader::ReadInputs() {
       return ModelError{Field(i, "input"), "is empty; a layer reads something"};
     }
     Inputs inputs;
-    Error error = ResolveNames(Field(i, "input"), layer.input(), i, &inputs.items);
+    error = ResolveNames(Field(i, "input"), layer.input(), i, &inputs.items);
     if (!error.has_value()) {
       std::vector<std::vector<Item>> context;
       const ContextNames by = ContextNamesOf(layer);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
@@ -115,7 +116,8 @@ std::optional<ModelError> CheckModel(const Job& job, const ModelInputs& inputs) 
   Job expanded = job;
   ExpandPreset(inputs, &expanded);
   error = ReadLayers(expanded, inputs, &spec);
-  if (!error.has_value()) return std::nullopt;
+  // The user's own stanza, not one that the preset means.
+  if (!error.has_value() || absl::StartsWith(error->field, "sequence[")) return error;
   return ModelError{
       models[0],
       absl::StrCat("means layers of which one can't be made: ", error->field, " ", error->what)};

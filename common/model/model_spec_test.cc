@@ -293,7 +293,11 @@ TEST(CheckModel, RefusesWhatIsTooLarge) {
                                    "4294967295 } } task { label: 'click' input: 's' }")),
               HasSubstr("layer[1].cross.rank is 4294967295"));
   EXPECT_THAT(ErrorOf(absl::StrCat("group { name: 'deep' feature: 'C1' }", kDeep, kTask)),
-              HasSubstr("group[0].name is 'deep'"));
+              HasSubstr("group[0].name is 'deep', as something else is"));
+  EXPECT_EQ(ErrorOf(absl::StrCat("group { name: 'fields' feature: 'C1' }", kDeep, kTask)),
+            "group[0].name is 'fields', a word for several features; name it otherwise");
+  EXPECT_EQ(ErrorOf("layer { name: 'numeric' input: 'categorical' mlp { units: 5 } }"),
+            "layer[0].name is 'numeric', a word for several features; name it otherwise");
 }
 
 TEST(CheckModel, FeaturesOfOneTableAreReadAlike) {

@@ -264,6 +264,18 @@ TEST(SequencePreset, NamesWhatIsWrong) {
             "'events.hist_shop' there is no feature in the same table that is no list");
   EXPECT_EQ(error("din {}", true), "din.deep is empty; give the widths of the MLP's layers");
   EXPECT_EQ(error("tbsm { top: 3 head: 3 }", false), "tbsm needs one `sequence`, with `then`");
+  // The stanza is the user's own.
+  const auto named = [](const std::string& name) {
+    const std::optional<ModelError> found =
+        CheckModel(JobOf(absl::StrCat("din { deep: 3 } sequence { name: '", name,
+                                      "' of: ['hist_item', 'hist_shop'] then: ['item', 'shop'] }")),
+                   InputsOf(true));
+    return found.has_value() ? found->field + " " + found->what : "";
+  };
+  EXPECT_EQ(named("numeric"),
+            "sequence[0].name is 'numeric', a word for several features; name it otherwise");
+  EXPECT_EQ(named("deep"),
+            "sequence[0].name is 'deep', the name of a layer; name one of them otherwise");
   EXPECT_EQ(error("mmoe { experts: 1 expert: 3 }", false),
             "mmoe.experts is 1; it must be at least 2");
   EXPECT_EQ(error("ple { shared_experts: 1 expert: 3 }", false),

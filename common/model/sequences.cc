@@ -27,11 +27,24 @@ const char* OwnerOf(const Job& job, const std::string& name) {
 
 }  // namespace
 
+bool IsReservedName(const std::string& name) {
+  return name == "numeric" || name == "categorical" || name == "fields";
+}
+
 bool IsInputName(const std::string& name) {
-  if (name == "numeric" || name == "categorical" || name == "fields") return false;
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '_';
-  });
+  return !name.empty() && !IsReservedName(name) &&
+         std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; });
+}
+
+std::optional<ModelError> CheckInputName(const std::string& field, const std::string& name) {
+  if (IsReservedName(name)) {
+    return ModelError{
+        field, absl::StrCat("is '", name, "', a word for several features; name it otherwise")};
+  }
+  if (IsInputName(name)) return std::nullopt;
+  return ModelError{field,
+                    absl::StrCat("is '", name, "'; it must be a name of letters, digits and '_'")};
 }
 
 ContextNames ContextNamesOf(const Layer& layer) {
@@ -45,10 +58,8 @@ std::optional<ModelError> CheckSequenceNames(const Job& job) {
   for (int i = 0; i < job.sequence_size(); ++i) {
     const std::string& name = job.sequence(i).name();
     const std::string field = absl::StrCat("sequence[", i, "].name");
-    if (!IsInputName(name)) {
-      return ModelError{
-          field, absl::StrCat("is '", name, "'; it must be a name of letters, digits and '_'")};
-    }
+    std::optional<ModelError> error = CheckInputName(field, name);
+    if (error.has_value()) return error;
     if (!names.insert(name).second) {
       return ModelError{field, absl::StrCat("is '", name, "' a second time")};
     }

@@ -12,9 +12,15 @@
 
 namespace thermocline {
 
+// Whether `name` is a word of Layer.input, which stands for several features.
+bool IsReservedName(const std::string& name);
+
 // Whether `name` may be that of a layer, group or sequence: letters, digits and '_', and no word of
 // Layer.input.
 bool IsInputName(const std::string& name);
+
+// The same check, of what stands in a field of the job.
+std::optional<ModelError> CheckInputName(const std::string& field, const std::string& name);
 
 // What a layer reads beside its inputs: Attention.query, Gate.by or FeatureGate.by.
 struct ContextNames {

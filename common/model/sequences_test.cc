@@ -67,7 +67,11 @@ TEST(CheckSequenceNames, NamesTheField) {
     return error.has_value() ? error->field + " " + error->what : "";
   };
   EXPECT_EQ(check("events"), "");
-  for (const std::string name : {"", "a.b", "fields"}) {
+  for (const std::string name : {"numeric", "categorical", "fields"}) {
+    EXPECT_EQ(check(name),
+              "sequence[0].name is '" + name + "', a word for several features; name it otherwise");
+  }
+  for (const std::string name : {"", "a.b"}) {
     EXPECT_EQ(check(name),
               "sequence[0].name is '" + name + "'; it must be a name of letters, digits and '_'");
   }
