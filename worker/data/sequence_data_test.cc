@@ -322,6 +322,9 @@ TEST_F(SequenceDataTest, OffsetsOfNpyListsAreChecked) {
     WriteNpy<int32_t>(path, "<i4", offsets, 1);
     return std::string(ReadJob(job).status.message());
   };  // 0, 5, 3 and 1 values
+  WriteNpy<float>(path, "<f4", {0, 0, 5, 8, 9}, 1);
+  EXPECT_EQ(ReadJob(job).status.message(),
+            path + ": is float32 [5], wanted int32 or int64 [rows + 1]");
   EXPECT_EQ(error_of({0, 0, 5, 9}), path + ": has 4 offsets, wanted 5 for 4 rows");
   EXPECT_EQ(error_of({1, 0, 5, 8, 9}),
             absl::StrCat(path, ": goes from 1 to 9, wanted from 0 to 9, the values of ",

@@ -18,9 +18,11 @@ namespace {
 
 // Maps a file and checks its dtype and the shape of its rows.
 //   columns: the wanted shape[1]; where it is 1, shape[1] may be missing
+//   wanted: how an error says the shape; "": as [rows, columns]
 absl::StatusOr<std::unique_ptr<MappedNpy>> OpenChecked(const std::string& path,
                                                        const std::vector<std::string>& dtypes,
-                                                       int64_t columns) {
+                                                       int64_t columns,
+                                                       const std::string& wanted = "") {
   ASSIGN_OR_RETURN(std::unique_ptr<MappedNpy> npy, MappedNpy::Open(path));
   const NpyHeader& header = npy->header();
   const bool dtype_fits = std::find(dtypes.begin(), dtypes.end(), header.dtype) != dtypes.end();
@@ -32,7 +34,8 @@ absl::StatusOr<std::unique_ptr<MappedNpy>> OpenChecked(const std::string& path,
   };
   return absl::InvalidArgumentError(
       absl::StrCat(path, ": is ", NpyDtypeName(header.dtype), " ", NpyShapeName(header.shape),
-                   ", wanted ", absl::StrJoin(dtypes, " or ", name), " [rows, ", columns, "]"));
+                   ", wanted ", absl::StrJoin(dtypes, " or ", name), " ",
+                   wanted.empty() ? absl::StrCat("[rows, ", columns, "]") : wanted));
 }
 
 absl::Status CheckSameRows(const MappedNpy& a, const MappedNpy& b) {
@@ -44,10 +47,10 @@ absl::Status CheckSameRows(const MappedNpy& a, const MappedNpy& b) {
 // prefix: what the names of the list's files begin with
 absl::StatusOr<NpyList> OpenList(const std::string& prefix) {
   NpyList list;
-  ASSIGN_OR_RETURN(list.offsets,
-                   OpenChecked(absl::StrCat(prefix, "_offsets.npy"), {"<i4", "<i8"}, 1));
-  ASSIGN_OR_RETURN(list.values,
-                   OpenChecked(absl::StrCat(prefix, "_values.npy"), {"<i4", "<i8", "<u8"}, 1));
+  ASSIGN_OR_RETURN(list.offsets, OpenChecked(absl::StrCat(prefix, "_offsets.npy"), {"<i4", "<i8"},
+                                             1, "[rows + 1]"));
+  ASSIGN_OR_RETURN(list.values, OpenChecked(absl::StrCat(prefix, "_values.npy"),
+                                            {"<i4", "<i8", "<u8"}, 1, "[values]"));
   return list;
 }
 
