@@ -289,6 +289,12 @@ absl::StatusOr<KeptTensors> CompareTensors(const Job& job, const Job& before) {
   return tensors;
 }
 
+// "tables u, v", or "no tables".
+std::string Names(const char* what, const std::vector<std::string>& names) {
+  return names.empty() ? absl::StrCat("no ", what)
+                       : absl::StrCat(what, " ", absl::StrJoin(names, ", "));
+}
+
 void AddTensorNotices(const std::vector<std::string>& kept_tables, const KeptTensors& tensors,
                       bool features_change, std::vector<std::string>* notices) {
   for (const std::string& layer : tensors.lost_layers) {
@@ -297,12 +303,12 @@ void AddTensorNotices(const std::vector<std::string>& kept_tables, const KeptTen
   }
   const bool is_whole = tensors.anew.empty() && tensors.missing.empty();
   if (is_whole && tensors.lost_layers.empty() && !features_change) return;
-  std::string text =
-      absl::StrCat("kept of the checkpoint: tables ", absl::StrJoin(kept_tables, ", "), "; layers ",
-                   absl::StrJoin(tensors.kept, ", "));
+  std::string text = absl::StrCat("kept of the checkpoint: ", Names("tables", kept_tables), "; ",
+                                  Names("layers", tensors.kept));
   if (!tensors.anew.empty()) {
-    absl::StrAppend(&text, ". Their inputs are ", features_change ? "other features" : "others",
-                    ", so that they begin anew: ", absl::StrJoin(tensors.anew, ", "));
+    absl::StrAppend(&text, ". These begin anew, since their inputs are ",
+                    features_change ? "other features" : "others", ": ",
+                    absl::StrJoin(tensors.anew, ", "));
   }
   if (!tensors.missing.empty()) {
     absl::StrAppend(&text, ". The checkpoint has none of these, which begin anew: ",

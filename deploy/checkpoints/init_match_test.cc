@@ -77,11 +77,12 @@ TEST_F(InitMatchTest, AFeatureMoreBeginsTheLayerThatReadsIt) {
   const auto anew = Check(JobOfFeatures({"a", "b"}, {"u", "new", "v", "w"}));
   ASSERT_TRUE(anew.ok()) << anew.status();
   EXPECT_THAT(*anew, ElementsAre("top.0.weight", "top.0.bias"));
-  EXPECT_THAT(notices_, ElementsAre("the feature 'new' is new",
-                                    "table 'new' is not in the checkpoint: its rows begin anew",
-                                    AllOf(HasSubstr("tables u, v, w; layers bottom.0.weight, "),
-                                          HasSubstr("top.1.weight"),
-                                          HasSubstr("begin anew: top.0.weight, top.0.bias"))));
+  EXPECT_THAT(
+      notices_,
+      ElementsAre(
+          "the feature 'new' is new", "table 'new' is not in the checkpoint: its rows begin anew",
+          AllOf(HasSubstr("tables u, v, w; layers bottom.0.weight, "), HasSubstr("top.1.weight"),
+                HasSubstr("inputs are other features: top.0.weight, top.0.bias"))));
 }
 
 // One in the place of another gives a layer of the same shape, whose rows say nothing of it.
@@ -124,17 +125,28 @@ TEST_F(InitMatchTest, LayersMoreOrLess) {
   EXPECT_THAT(*anew, ElementsAre("y.weight", "y.bias"));
   EXPECT_THAT(notices_,
               ElementsAre("kept of the checkpoint: tables u, v; layers deep.0.weight, deep.0.bias, "
-                          "deep.1.weight, deep.1.bias. Their inputs are others, so that they begin "
-                          "anew: y.weight, y.bias. The checkpoint has none of these, which begin "
+                          "deep.1.weight, deep.1.bias. These begin anew, since their inputs are "
+                          "others: y.weight, y.bias. The checkpoint has none of these, which begin "
                           "anew: cross.0.weight, cross.0.bias"));
   anew = check(alone, both);
   ASSERT_TRUE(anew.ok()) << anew.status();
   EXPECT_THAT(*anew, ElementsAre("y.weight", "y.bias"));
   EXPECT_THAT(notices_, ElementsAre("layer 'cross' of the checkpoint is left out: the job has none",
                                     AllOf(HasSubstr("layers deep.0.weight, "),
-                                          HasSubstr("begin anew: y.weight, y.bias"))));
+                                          HasSubstr("inputs are others: y.weight, y.bias"))));
   EXPECT_THAT(*check(both, both), IsEmpty());
   EXPECT_THAT(notices_, IsEmpty());
+  // A layer of another name is another layer.
+  anew = check(JobOfFeatures({"a", "b"}, {"u", "v"},
+                             "layer { name: 'far' input: ['numeric', 'categorical'] "
+                             "mlp { units: 4 } } task { label: 'y' input: 'far' }"),
+               alone);
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_THAT(notices_,
+              ElementsAre("layer 'deep' of the checkpoint is left out: the job has none",
+                          "kept of the checkpoint: tables u, v; no layers. These begin anew, since "
+                          "their inputs are others: y.weight, y.bias. The checkpoint has none of "
+                          "these, which begin anew: far.0.weight, far.0.bias"));
   // An MLP may go on into one more layer; a layer that has another width begins nowhere.
   anew = check(JobOfFeatures({"a", "b"}, {"u", "v"}, LayersWith("[8, 4, 2]", "", "'deep'")), alone);
   ASSERT_TRUE(anew.ok()) << anew.status();
@@ -191,7 +203,7 @@ TEST_F(InitMatchTest, AnotherPresetKeepsTheTables) {
   EXPECT_THAT(notices_, Contains("layer 'top' of the checkpoint is left out: the job has none"));
   EXPECT_THAT(notices_, Contains("the first-order weights of table 'u' begin anew: the checkpoint "
                                  "has none"));
-  EXPECT_THAT(notices_, Contains(AllOf(HasSubstr("tables u, v, w; layers"),
+  EXPECT_THAT(notices_, Contains(AllOf(HasSubstr("tables u, v, w; no layers. "),
                                        HasSubstr("deep.0.weight, deep.0.bias"))));
 }
 

@@ -168,7 +168,7 @@ class InitFromTest(ProcessTest):
         for said in ("the feature 'C1xC2' is new", "table 'C1xC2' is not in the checkpoint: its rows begin anew",
                      "the feature 'C26' of the checkpoint is left out", "the numeric feature 'I1' of the checkpoint",
                      "kept of the checkpoint: tables C1, C2, C3, ",
-                     "begin anew: bottom.0.weight, bottom.0.bias, top.0.weight, top.0.bias"):
+                     "These begin anew, since their inputs are other features: bottom.0.weight, bottom.0.bias, top.0.weight, top.0.bias"):
             self.assertIn(said, out)
 
         def rows(name, table):
