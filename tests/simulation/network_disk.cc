@@ -6,7 +6,7 @@
 namespace thermocline {
 namespace {
 
-std::pair<std::string, std::string> Split(const std::string& path) {
+std::pair<std::string, std::string> SplitPath(const std::string& path) {
   const size_t slash = path.rfind('/');
   return {path.substr(0, slash), path.substr(slash + 1)};
 }
@@ -41,7 +41,7 @@ void NetworkDisk::Remember(const std::string& directory) {
 
 // A host sees its own changes.
 void NetworkDisk::Note(const std::string& path, bool is_there) {
-  const auto [directory, name] = Split(path);
+  const auto [directory, name] = SplitPath(path);
   Memory* const memory = Remembered(directory);
   if (memory == nullptr) return;
   if (is_there) {
@@ -54,7 +54,7 @@ void NetworkDisk::Note(const std::string& path, bool is_there) {
 absl::Status NetworkDisk::Change(const std::string& path,
                                  const std::function<absl::Status()>& change) {
   // The disk outlives this host's process.
-  const auto change_for_good = [&disk = disk_, folder = Split(path).first, change] {
+  const auto change_for_good = [&disk = disk_, folder = SplitPath(path).first, change] {
     const absl::Status status = change();
     disk.SyncDirectory(folder).IgnoreError();
     return status;
@@ -80,7 +80,7 @@ absl::StatusOr<std::unique_ptr<AppendFile>> NetworkDisk::Create(const std::strin
   if (random_.Chance(faults_.lose_answer)) return Lost();
   auto file = disk_.Create(path);
   if (file.ok()) Note(path, true);
-  disk_.SyncDirectory(Split(path).first).IgnoreError();
+  disk_.SyncDirectory(SplitPath(path).first).IgnoreError();
   return file;
 }
 
@@ -91,7 +91,7 @@ absl::StatusOr<std::unique_ptr<AppendFile>> NetworkDisk::OpenToAppend(const std:
 
 absl::StatusOr<std::unique_ptr<ReadFile>> NetworkDisk::Open(const std::string& path) {
   Begin();
-  const auto [directory, name] = Split(path);
+  const auto [directory, name] = SplitPath(path);
   const Memory* const memory = Remembered(directory);
   auto file = disk_.Open(path);
   if (memory != nullptr && memory->names.count(name) == 0) {
@@ -120,7 +120,7 @@ absl::Status NetworkDisk::Rename(const std::string& from, const std::string& to)
 
 absl::Status NetworkDisk::Link(const std::string& from, const std::string& to) {
   Begin();
-  const auto [directory, name] = Split(to);
+  const auto [directory, name] = SplitPath(to);
   const Memory* const memory = Remembered(directory);
   const bool seems_free = memory != nullptr && memory->names.count(name) == 0;
   if (faults_.links_by_looking && seems_free && !IsTemporary(to)) return disk_.Rename(from, to);

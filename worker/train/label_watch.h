@@ -12,9 +12,10 @@
 #include "absl/status/status.h"
 #include "proto/job.pb.h"
 #include "worker/data/batch.h"
-#include "worker/data/dataset.h"
 
 namespace thermocline {
+
+class Dataset;
 
 // A worker sees the labels of its own slices. Where it has seen none of a task by the end of the
 // first pass that it trains, it looks through all training rows for one.
