@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/job/job_data.h"
+#include "worker/data/dataset.h"
 
 namespace thermocline {
 
