@@ -40,6 +40,18 @@ TEST(DeviceReplayTest, MostStepsAreReplayed) {
   }
 }
 
+// Batches come in two sizes of 1024 steps. Work is captured anew once, when buffers of steps grow.
+TEST(DeviceReplayTest, MostStepsOfSequencesAreReplayed) {
+  constexpr int kPasses = 6, kStepsOfPass = 12;
+  const Job job = MakeSequenceJob(R"(
+      layer { name: "each" input: "past" mlp { units: 4 } }
+      layer { name: "mean" input: "each" pool { mode: MEAN } }
+      layer { name: "top" input: ["numeric", "mean"] mlp { units: 8 } }
+      task { input: "top" })",
+                                  {absl::StrCat("train.passes=", kPasses)}, Histories::kGrowing);
+  EXPECT_GT(GraphsOf(job), 3 * kPasses * kStepsOfPass / 2);
+}
+
 WorkerOptions OnDevice(bool refuses_captures) {
   WorkerOptions options;
   options.make_device = [refuses_captures](const Job&) -> absl::StatusOr<WorkerDevice> {

@@ -51,13 +51,27 @@ std::unique_ptr<Batch> ReadTrainingRows(Job job) {
   return *std::move(batch);
 }
 
+void SetPath(const std::string& path, Job* job) {
+  if (job->data().has_train()) {
+    job->mutable_data()->mutable_train()->set_path(0, path);
+  } else {
+    job->mutable_data()->set_path(path);
+  }
+}
+
 // A log of whole batches of each kind, a job over it with hot and cold batches, and its pack.
 class FaeTest : public testing::TestWithParam<const char*> {
  protected:
   FaeTest() { MakePack(); }
 
+  // The parameter is an optimizer or a model with sequences.
   Job Make(std::vector<std::string> overrides) {
     overrides.push_back(absl::StrCat("train.batch_size=", kBatch));
+    for (const SequenceModel& model : kSequenceModels) {
+      if (model.name == absl::string_view(GetParam())) {
+        return MakeSequenceJob(model.fields, overrides);
+      }
+    }
     return MakeSmallJob(GetParam(), overrides);
   }
   Job MakeFae(std::vector<std::string> overrides) {
@@ -65,7 +79,7 @@ class FaeTest : public testing::TestWithParam<const char*> {
                      {"fae={budget: '64KiB'}", "calibration.sample_share=1",
                       absl::StrCat("calibration.directory=", testing::TempDir(), "/hot")});
     Job job = Make(overrides);
-    job.mutable_data()->set_path(log_);
+    SetPath(log_, &job);
     return job;
   }
 
@@ -73,7 +87,14 @@ class FaeTest : public testing::TestWithParam<const char*> {
     const Job job = Make({});
     const std::unique_ptr<Batch> rows = ReadTrainingRows(job);
     FindHotKeys(job, *rows);
-    std::vector<std::string> lines = ReadLines(job.data().path()), log;
+    const bool has_header = job.data().has_train();
+    std::vector<std::string> log;
+    std::vector<std::string> lines =
+        ReadLines(has_header ? job.data().train().path(0) : job.data().path());
+    if (has_header) {
+      header_ = {lines[0]};
+      lines.erase(lines.begin());
+    }
     std::vector<bool> is_hot;
     for (int i = 0; i < rows->size; ++i) is_hot.push_back(IsHot(*rows, i));
     // Each kind has so many rows that all its batches are full.
@@ -93,11 +114,13 @@ class FaeTest : public testing::TestWithParam<const char*> {
     training_rows_ = log.size();
     of_kind_ = of_kind;
     log.insert(log.end(), held_out_.begin(), held_out_.end());
+    log.insert(log.begin(), header_.begin(), header_.end());
     log_ = WriteLines("fae.tsv", log);
     WritePack();
   }
 
   // The keys that are looked up most are hot, so that about half of the rows have hot lookups only.
+  // (Histories have fewer keys, and more lookups.)
   void FindHotKeys(const Job& job, const Batch& rows) {
     const JobTables tables = ResolveTables(job);
     std::vector<std::map<Key, int>> counts(tables.sparse.size());
@@ -108,7 +131,7 @@ class FaeTest : public testing::TestWithParam<const char*> {
     hot_.resize(counts.size());
     for (size_t t = 0; t < counts.size(); ++t) {
       for (const auto& [key, count] : counts[t]) {
-        if (count >= 6) hot_[t].insert(key);
+        if (count >= (job.data().has_train() ? 24 : 6)) hot_[t].insert(key);
       }
     }
   }
@@ -157,8 +180,9 @@ class FaeTest : public testing::TestWithParam<const char*> {
     }
     EXPECT_EQ(lines.size(), training_rows_);
     lines.insert(lines.end(), held_out_.begin(), held_out_.end());
+    lines.insert(lines.begin(), header_.begin(), header_.end());
     Job job = Make(overrides);
-    job.mutable_data()->set_path(WriteLines("plain.tsv", lines));
+    SetPath(WriteLines("plain.tsv", lines), &job);
     return job;
   }
 
@@ -167,18 +191,7 @@ class FaeTest : public testing::TestWithParam<const char*> {
     return RunWorkers(job, &servers, options);
   }
 
-  std::vector<size_t> table_of_;  // [features]
-  std::vector<std::set<Key>> hot_;
-  std::string log_;
-  std::vector<std::string> held_out_;
-  size_t training_rows_ = 0;
-  std::map<bool, std::vector<std::string>> of_kind_;  // Training rows, by whether they are hot.
-};
-
-TEST_P(FaeTest, HasTheBitsOfAPlainJobOverTheSameBatches) {
-  std::vector<std::pair<int, int>> shapes = {{1, 1}, {3, 1}, {2, 2}, {1, 3}, {2, 5}};
-  if (kIsSanitized) shapes = {{3, 1}, {2, 5}};
-  for (const auto& [num_servers, workers] : shapes) {
+  void ExpectTheBitsOfAPlainJob(int num_servers, int workers) {
     SCOPED_TRACE(absl::StrCat(num_servers, " servers, ", workers, " workers"));
     const std::vector<std::string> overrides = {absl::StrCat("cluster.servers=", num_servers),
                                                 absl::StrCat("cluster.workers=", workers),
@@ -194,6 +207,20 @@ TEST_P(FaeTest, HasTheBitsOfAPlainJobOverTheSameBatches) {
     EXPECT_EQ(trained.workers[0]->samples, plain.workers[0]->samples);
     EXPECT_EQ(trained.workers[0]->evaluation.logloss, plain.workers[0]->evaluation.logloss);
   }
+
+  std::vector<std::string> header_;  // The log's first line, where it has a header.
+  std::vector<size_t> table_of_;     // [features]
+  std::vector<std::set<Key>> hot_;
+  std::string log_;
+  std::vector<std::string> held_out_;
+  size_t training_rows_ = 0;
+  std::map<bool, std::vector<std::string>> of_kind_;  // Training rows, by whether they are hot.
+};
+
+TEST_P(FaeTest, HasTheBitsOfAPlainJobOverTheSameBatches) {
+  std::vector<std::pair<int, int>> shapes = {{1, 1}, {3, 1}, {2, 2}, {1, 3}, {2, 5}};
+  if (kIsSanitized) shapes = {{3, 1}, {2, 5}};
+  for (const auto& [num_servers, workers] : shapes) ExpectTheBitsOfAPlainJob(num_servers, workers);
 }
 
 TEST_P(FaeTest, GoesOnInTheMidstOfAStretch) {
@@ -240,6 +267,13 @@ TEST_P(FaeTest, ThePackOfAnotherJobIsRefused) {
   EXPECT_TRUE(absl::IsNotFound(status) || absl::IsFailedPrecondition(status)) << status;
 }
 
+class FaeOfSequencesTest : public FaeTest {};
+
+TEST_P(FaeOfSequencesTest, HasTheBitsOfAPlainJobOverTheSameBatches) {
+  ExpectTheBitsOfAPlainJob(2, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, FaeOfSequencesTest, testing::Values("bst", "tbsm"));
 INSTANTIATE_TEST_SUITE_P(Optimizers, FaeTest, testing::ValuesIn(kOptimizers), NameOfOptimizer);
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Models that read lists step by step are trained by the same steps as others: with the same bits
-// for any number of servers and threads, with a cache, with hot batches, and after a resume.
+// for any number of servers and threads, with a cache, and after a resume (with hot batches:
+// fae_test.cc).
 #include <string>
 #include <vector>
 
@@ -11,24 +12,6 @@
 
 namespace thermocline {
 namespace {
-
-struct SequenceModel {
-  const char* name;
-  const char* fields;
-};
-
-// The first reads the items by two sequences and pooled, the kinds by step alone.
-constexpr SequenceModel kModels[] = {
-    {"layers", R"(
-      sequence { name: "alone" of: "items" }
-      layer { name: "interest" input: "past" attention { query: ["item", "kind"] units: 6 } }
-      layer { name: "mean" input: "alone" pool { mode: MEAN } }
-      layer { name: "top" input: ["numeric", "fields", "items", "interest", "mean"]
-              mlp { units: [24, 12] } }
-      task { input: "top" })"},
-    {"bst", "bst { heads: 2 positions: 3 deep: 16 }"},
-    {"tbsm", "tbsm { bottom: 8 top: [12, 6] head: 8 }"},
-};
 
 class SequencesTest : public testing::TestWithParam<SequenceModel> {
  protected:
@@ -70,7 +53,7 @@ TEST_P(SequencesTest, GoOnWithTheSameBits) {
   EXPECT_EQ(Hex(RunWorkers(job, &servers, options).digest), whole);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, SequencesTest, testing::ValuesIn(kModels),
+INSTANTIATE_TEST_SUITE_P(Models, SequencesTest, testing::ValuesIn(kSequenceModels),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -77,9 +77,11 @@ std::string WriteWeightedLists(int rows) {
   return path;
 }
 
-// Rows with histories of 0 to 6 items and their kinds.
-std::string WriteHistories(int rows) {
-  const std::string path = testing::TempDir() + "/histories.csv";
+// Rows with histories of 0 to 6 items and their kinds, or of those that kGrowing says.
+std::string WriteHistories(int rows, Histories histories) {
+  const bool is_growing = histories == Histories::kGrowing;
+  const std::string path =
+      absl::StrCat(testing::TempDir(), is_growing ? "/growing.csv" : "/histories.csv");
   std::ofstream file(path);
   std::mt19937_64 random(21);
   file << "y,x,item,kind,items,kinds\n";
@@ -87,7 +89,10 @@ std::string WriteHistories(int rows) {
   for (int i = 0; i < rows; ++i) {
     const uint64_t own = item();
     std::string items, kinds;
-    for (uint64_t left = random() % 7; left > 0; --left) {
+    uint64_t left = random() % 7;
+    if (is_growing && i / 100 == 4) left = 0;
+    if (is_growing && i >= 800) left += 10;
+    for (; left > 0; --left) {
       const uint64_t before = item();
       const char* const end = left > 1 ? "|" : "";
       absl::StrAppend(&items, before, end);
@@ -153,17 +158,23 @@ Job MakeWeightedJob(const std::string& optimizer, const std::vector<std::string>
   return *job;
 }
 
-Job MakeSequenceJob(const std::string& model, const std::vector<std::string>& overrides) {
+Job MakeSequenceJob(const std::string& model, const std::vector<std::string>& overrides,
+                    Histories histories) {
+  const std::string list = absl::StrCat("categorical { id: INTEGER } sequence { max_length: ",
+                                        histories == Histories::kGrowing ? 14 : 4, " }");
   const std::string text = absl::StrCat(R"(
     name: "sequences" seed: 11
     data { train { path: ")",
-                                        WriteHistories(1500), R"(" csv { header: true } }
+                                        WriteHistories(1500, histories),
+                                        R"(" csv { header: true } }
            split { last_share: 0.2 } label { column: "y" } }
     default_table { dim: 8 }
     feature { column: "x" numeric { transform { log1p {} } } }
     feature { column: ["item", "kind"] categorical { id: INTEGER } }
-    feature { column: "items" table: "item" categorical { id: INTEGER } sequence { max_length: 4 } }
-    feature { column: "kinds" table: "kind" categorical { id: INTEGER } sequence { max_length: 4 } }
+    feature { column: "items" table: "item" )",
+                                        list, R"( }
+    feature { column: "kinds" table: "kind" )",
+                                        list, R"( }
     sequence { name: "past" of: ["items", "kinds"] then: ["item", "kind"] }
     train { batch_size: 100 learning_rate { base: 0.05 } eval_batch_size: 64 }
     cluster { worker_threads: 1 }

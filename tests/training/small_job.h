@@ -63,10 +63,32 @@ Job MakeWeightedJob(const std::string& optimizer, const std::vector<std::string>
 // "z" as a product of two probabilities. label: that of the second task
 Job MakeJobOfTasks(const std::vector<std::string>& overrides, const std::string& label = "z");
 
+// kGrowing: the samples of the fifth batch have no history; from the ninth batch on, batches have
+// more than 1024 steps, which others don't have.
+enum class Histories { kShort, kGrowing };
 // Makes a job with an item and its kind, and histories of both, which share their tables. The
 // sequence `past` has the histories, and the item itself as the last step. model: layers and a
 // task, or a preset; also more sequences.
-Job MakeSequenceJob(const std::string& model, const std::vector<std::string>& overrides);
+Job MakeSequenceJob(const std::string& model, const std::vector<std::string>& overrides,
+                    Histories histories = Histories::kShort);
+
+// A model that reads lists step by step.
+struct SequenceModel {
+  const char* name;
+  const char* fields;
+};
+// The first reads the items by two sequences and pooled, the kinds by step alone.
+inline constexpr SequenceModel kSequenceModels[] = {
+    {"layers", R"(
+      sequence { name: "alone" of: "items" }
+      layer { name: "interest" input: "past" attention { query: ["item", "kind"] units: 6 } }
+      layer { name: "mean" input: "alone" pool { mode: MEAN } }
+      layer { name: "top" input: ["numeric", "fields", "items", "interest", "mean"]
+              mlp { units: [24, 12] } }
+      task { input: "top" })"},
+    {"bst", "bst { heads: 2 positions: 3 deep: 16 dropout: 0.1 }"},
+    {"tbsm", "tbsm { bottom: 8 top: [12, 6] head: 8 }"},
+};
 
 // The job with a cache. The budget may be below what a job file may say.
 Job WithCache(Job job, const std::string& budget, int window_steps, int prefetch_steps);
