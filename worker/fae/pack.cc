@@ -54,9 +54,10 @@ class FilePack : public Pack {
     options.place.before = before;
     options.lookups = LookupLimitOf(job);
     return std::make_unique<BatchReader>(
-        std::make_unique<PackSource>(
-            file_, PackShape{options.lookups.features.size(), job.data().num_dense()},
-            stretch.is_hot, stretch.first_batch, stretch.num_batches),
+        std::make_unique<PackSource>(file_,
+                                     PackShape{options.lookups.features.size(),
+                                               job.data().num_dense(), LearnedLabels(job).size()},
+                                     stretch.is_hot, stretch.first_batch, stretch.num_batches),
         options);
   }
 

@@ -98,12 +98,14 @@ absl::Status PackSource::Parse(const RawBatch& raw, Batch* batch, std::vector<in
   const ChunkName name{is_hot_, raw.first_row / pack_->tail.batch_size};
   absl::Status status = DecodeChunk({raw.text.data(), raw.text.size()}, name, raw.num_rows,
                                     raw.slice_begin, raw.slice_end, batch);
-  if (status.ok() && (batch->features.size() != shape_.num_features ||
-                      static_cast<size_t>(batch->num_dense) != shape_.num_dense)) {
-    status = absl::DataLossError(absl::StrCat("is damaged: batch ", name.batch, " has ",
-                                              batch->features.size(), " features and ",
-                                              batch->num_dense, " dense columns, the job has ",
-                                              shape_.num_features, " and ", shape_.num_dense));
+  const PackShape shape = {batch->features.size(), static_cast<size_t>(batch->num_dense),
+                           static_cast<size_t>(batch->num_tasks)};
+  if (status.ok() && !(shape == shape_)) {
+    status = absl::DataLossError(
+        absl::StrCat("is damaged: batch ", name.batch, " has ", shape.num_features, " features, ",
+                     shape.num_dense, " dense columns and ", shape.num_tasks,
+                     " labels of a sample, the job has ", shape_.num_features, ", ",
+                     shape_.num_dense, " and ", shape_.num_tasks));
   }
   if (status.ok()) return status;
   // Only header and tail are looked at before a run begins.

@@ -30,10 +30,16 @@ struct PackFile {
   int64_t RowsOf(const ChunkName& name) const;
 };
 
-// How many features and dense columns the job's batches have.
+// How many features, dense columns and labels the job's batches have.
 struct PackShape {
   size_t num_features = 0;
   size_t num_dense = 0;
+  size_t num_tasks = 1;
+
+  bool operator==(const PackShape& other) const {
+    return num_features == other.num_features && num_dense == other.num_dense &&
+           num_tasks == other.num_tasks;
+  }
 };
 
 class PackSource : public BatchSource {

@@ -347,11 +347,12 @@ TEST_F(PackTest, BatchesOfAnotherShapeAreDataLoss) {
   WritePack(job_, IsHot);
   const auto file = PackFile::Open(std::make_unique<PosixDisk>().get(), PackPath(job_));
   ASSERT_TRUE(file.ok());
-  for (const PackShape shape : {PackShape{3, 1}, PackShape{2, 0}, PackShape{2, 1}}) {
+  for (const PackShape shape :
+       {PackShape{3, 1}, PackShape{2, 0}, PackShape{2, 1, 2}, PackShape{2, 1}}) {
     BatchReaderOptions options;
     options.batch_size = 4;
     BatchReader reader(std::make_unique<PackSource>(*file, shape, /*is_hot=*/true, 0, 1), options);
-    const bool fits = shape.num_features == 2 && shape.num_dense == 1;
+    const bool fits = shape == PackShape{2, 1};
     EXPECT_EQ(reader.Next().status().code(),
               fits ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss);
   }
