@@ -181,6 +181,13 @@ THERMOCLINE_HOST_DEVICE inline uint64_t DropoutRowKey(uint64_t key, int64_t step
   return Mix64(Mix64(key + static_cast<uint64_t>(step)) + static_cast<uint64_t>(sample));
 }
 
+// A step of a sequence is a row of its own: what stands in the place of the sample. behind: so many
+// steps of the sample come after it, fewer than 2^21
+THERMOCLINE_HOST_DEVICE inline int64_t DropoutRowOfStep(int64_t sample, int64_t behind) {
+  constexpr int64_t kStepsOfSample = 1 << 21;
+  return sample * kStepsOfSample + behind;
+}
+
 // word: group * 8 + c, for columns c and c + 8 of a group; their bits are the low and the high 16.
 THERMOCLINE_HOST_DEVICE inline uint32_t DropoutBits(uint64_t row_key, uint32_t word) {
   uint32_t h = word * 0x9e3779b9u + static_cast<uint32_t>(row_key);

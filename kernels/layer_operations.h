@@ -25,7 +25,8 @@ namespace thermocline {
 enum class ActivationKind { kRelu, kSigmoid, kTanh, kPrelu };
 
 // Which units a training step keeps. A unit is kept where the hash of (key, steps_before + step,
-// the sample's place in the global batch, column), of 16 bits, is at least `threshold`.
+// the sample's place in the global batch, column), of 16 bits, is at least `threshold`. (At the
+// steps of a sequence, DropoutRowOfStep has the number in the place of the sample's.)
 struct DropoutMask {
   uint64_t key = 0;        // A hash of the seed and the layer.
   uint32_t threshold = 0;  // 65536 times the share of units that are dropped; below 65536.

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 
+#include "kernels/layer_operations.h"
 #include "kernels/matrix.h"
 
 namespace thermocline {
@@ -85,6 +86,12 @@ class StepOperations {
 
   // y = x, but 0 in each sample's last step. It is its own backward pass, on gradients.
   virtual void ClearLast(const StepRanges& ranges, Matrix x, Matrix y) = 0;
+
+  // LayerOperations::Dropout, for the units of steps: which are kept depends on the sample's place
+  // in the global batch, and on how many steps of the sample come after the step.
+  virtual void Dropout(const StepRanges& ranges, const DropoutMask& mask,
+                       DeviceSpan<const SamplePlace> place,  // [1]
+                       Matrix x, Matrix y) = 0;
 
   // Multi-head attention among the steps of each sample (Vaswani et al. 2017, section 3.2). Head h
   // works on columns h * width / heads and following; of its columns alone, for steps t and s of

@@ -13,23 +13,6 @@
 namespace thermocline {
 namespace {
 
-// Sets keep[c] to what DropoutKeeps returns for column first + c, for c in [0, columns) and up to
-// the next multiple of kDropoutGroup. REQUIRES: columns <= kMaskColumns
-constexpr int32_t kMaskColumns = 256;
-void FillMask(uint64_t row_key, int32_t first, int32_t columns, uint32_t threshold,
-              uint32_t* keep) {
-  constexpr int kHalf = kDropoutGroup / 2;
-  const int32_t words = (columns + kDropoutGroup - 1) / kDropoutGroup * kHalf;
-  uint32_t bits[kMaskColumns / 2];
-  for (int32_t w = 0; w < words; ++w) bits[w] = DropoutBits(row_key, first / 2 + w);
-  for (int32_t w = 0; w < words; w += kHalf) {
-    for (int32_t i = 0; i < kHalf; ++i) {
-      keep[2 * w + i] = DropoutKeeps(bits[w + i] & 0xffff, threshold);
-      keep[2 * w + kHalf + i] = DropoutKeeps(bits[w + i] >> 16, threshold);
-    }
-  }
-}
-
 // y[i] = function(x[i]) for all elements.
 template <typename Function>
 void Map(ThreadPool* pool, Matrix x, Matrix y, Function function) {
@@ -242,15 +225,7 @@ void CpuLayerOperations::Dropout(const DropoutMask& mask, DeviceSpan<const Sampl
   ForRows(pool_, x, [&](int64_t r) {
     const uint64_t row_key =
         DropoutRowKey(mask.key, mask.steps_before + at.step, at.first_sample + r);
-    uint32_t keep[kMaskColumns];
-    for (int32_t first = 0; first < x.cols; first += kMaskColumns) {
-      const int32_t n = std::min(kMaskColumns, x.cols - first);
-      FillMask(row_key, first, n, mask.threshold, keep);
-      const float* const from = x.row(r) + first;
-      float* const to = y.row(r) + first;
-      INDEPENDENT_ITERATIONS
-      for (int32_t c = 0; c < n; ++c) to[c] = DropoutOf(from[c], mask.scale, keep[c]);
-    }
+    DropoutOfRow(mask, row_key, x.cols, x.row(r), y.row(r));
   });
 }
 

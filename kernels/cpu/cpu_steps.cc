@@ -253,6 +253,19 @@ void CpuStepOperations::ClearLast(const StepRanges& ranges, Matrix x, Matrix y) 
   });
 }
 
+void CpuStepOperations::Dropout(const StepRanges& ranges, const DropoutMask& mask,
+                                DeviceSpan<const SamplePlace> place, Matrix x, Matrix y) {
+  CHECK(HaveSameShape(x, y));
+  CHECK_EQ(place.size, 1);
+  const SamplePlace at = place[0];
+  ForSteps(pool_, ranges, y, [&](int64_t t, int64_t sample) {
+    const int64_t behind = ranges.offsets[sample + 1] - 1 - t;
+    const int64_t row = DropoutRowOfStep(at.first_sample + sample, behind);
+    const uint64_t row_key = DropoutRowKey(mask.key, mask.steps_before + at.step, row);
+    DropoutOfRow(mask, row_key, x.cols, x.row(t), y.row(t));
+  });
+}
+
 void CpuStepOperations::AttentionForward(const StepRanges& ranges, int32_t heads, Matrix q,
                                          Matrix k, Matrix v, Matrix y, Matrix statistics) {
   CHECK(IsByStep(ranges, q) && HaveSameShape(q, k) && HaveSameShape(q, v) && HaveSameShape(q, y));

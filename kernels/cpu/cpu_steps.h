@@ -31,6 +31,8 @@ class CpuStepOperations : public StepOperations {
   void SoftmaxBackward(const StepRanges& ranges, Matrix y, Matrix y_gradient,
                        Matrix x_gradient) override;
   void ClearLast(const StepRanges& ranges, Matrix x, Matrix y) override;
+  void Dropout(const StepRanges& ranges, const DropoutMask& mask,
+               DeviceSpan<const SamplePlace> place, Matrix x, Matrix y) override;
   void AttentionForward(const StepRanges& ranges, int32_t heads, Matrix q, Matrix k, Matrix v,
                         Matrix y, Matrix statistics) override;
   void AttentionBackward(const StepRanges& ranges, int32_t heads, Matrix q, Matrix k, Matrix v,

@@ -49,7 +49,7 @@ std::vector<std::vector<float>> Execute(const LayerCase& c, const Layout& layout
     c.call(device->layers(), {&kPlaceForTest, 1}, in, out);
   } else {
     const std::vector<int32_t> samples = c.SamplesOfSteps();
-    c.call_steps(device->steps(),
+    c.call_steps(device->steps(), {&kPlaceForTest, 1},
                  {{c.offsets.data(), static_cast<int64_t>(c.offsets.size())},
                   {samples.data(), static_cast<int64_t>(samples.size())}},
                  in, out);

@@ -14,6 +14,7 @@
 #include "common/base/thread_pool.h"
 #include "kernels/cpu/lane_sum.h"
 #include "kernels/layer_arithmetic.h"
+#include "kernels/layer_operations.h"
 #include "kernels/matrix.h"
 
 // An output may be one of the inputs, element by element: no iteration reads what another wrote.
@@ -57,6 +58,37 @@ void ForElements(ThreadPool* pool, std::initializer_list<Matrix> matrices, Body 
     if (!has_gaps) return body(begin, (end - begin) * shape.cols);
     for (int64_t r = begin; r < end; ++r) body(r, shape.cols);
   });
+}
+
+// Sets keep[c] to what DropoutKeeps returns for column first + c, for c in [0, columns) and up to
+// the next multiple of kDropoutGroup. REQUIRES: columns <= kMaskColumns
+inline constexpr int32_t kMaskColumns = 256;
+inline void FillMask(uint64_t row_key, int32_t first, int32_t columns, uint32_t threshold,
+                     uint32_t* keep) {
+  constexpr int kHalf = kDropoutGroup / 2;
+  const int32_t words = (columns + kDropoutGroup - 1) / kDropoutGroup * kHalf;
+  uint32_t bits[kMaskColumns / 2];
+  for (int32_t w = 0; w < words; ++w) bits[w] = DropoutBits(row_key, first / 2 + w);
+  for (int32_t w = 0; w < words; w += kHalf) {
+    for (int32_t i = 0; i < kHalf; ++i) {
+      keep[2 * w + i] = DropoutKeeps(bits[w + i] & 0xffff, threshold);
+      keep[2 * w + kHalf + i] = DropoutKeeps(bits[w + i] >> 16, threshold);
+    }
+  }
+}
+
+// row_key: what DropoutRowKey returns for the row
+inline void DropoutOfRow(const DropoutMask& mask, uint64_t row_key, int32_t columns, const float* x,
+                         float* y) {
+  uint32_t keep[kMaskColumns];
+  for (int32_t first = 0; first < columns; first += kMaskColumns) {
+    const int32_t n = std::min(kMaskColumns, columns - first);
+    FillMask(row_key, first, n, mask.threshold, keep);
+    const float* const from = x + first;
+    float* const to = y + first;
+    INDEPENDENT_ITERATIONS
+    for (int32_t c = 0; c < n; ++c) to[c] = DropoutOf(from[c], mask.scale, keep[c]);
+  }
 }
 
 // The sum of term(i) for i in [0, n), in 16 lanes.

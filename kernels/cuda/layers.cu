@@ -173,10 +173,7 @@ struct DropoutElement {
   const SamplePlace* place;
   Matrix x, y;
   __device__ void operator()(int64_t r, int32_t c) const {
-    const uint64_t row_key =
-        DropoutRowKey(mask.key, mask.steps_before + place->step, place->first_sample + r);
-    const uint32_t keep = DropoutKeeps(DropoutBitsOfColumn(row_key, c), mask.threshold);
-    RowOf(y, r)[c] = DropoutOf(RowOf(x, r)[c], mask.scale, keep);
+    RowOf(y, r)[c] = DropoutOfUnit(mask, place->step, place->first_sample + r, c, RowOf(x, r)[c]);
   }
 };
 

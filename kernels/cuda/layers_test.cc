@@ -34,7 +34,7 @@ class LayersTest : public KernelsTest {
     if (c.offsets.empty()) {
       c.call(device->layers(), place, in, out);
     } else {
-      c.call_steps(device->steps(),
+      c.call_steps(device->steps(), place,
                    {uploads->PutSpan(c.offsets), uploads->PutSpan(c.SamplesOfSteps())}, in, out);
     }
     std::vector<float> results;

@@ -143,6 +143,8 @@ cudaError_t LaunchStepSoftmaxForward(const StepRanges& ranges, bool without_last
 cudaError_t LaunchStepSoftmaxBackward(const StepRanges& ranges, Matrix y, Matrix y_gradient,
                                       Matrix x_gradient, cudaStream_t stream);
 cudaError_t LaunchClearLast(const StepRanges& ranges, Matrix x, Matrix y, cudaStream_t stream);
+cudaError_t LaunchStepDropout(const StepRanges& ranges, const DropoutMask& mask,
+                              const SamplePlace* place, Matrix x, Matrix y, cudaStream_t stream);
 cudaError_t LaunchAttentionForward(const StepRanges& ranges, int32_t heads, Matrix q, Matrix k,
                                    Matrix v, Matrix y, Matrix statistics, cudaStream_t stream);
 cudaError_t LaunchAttentionBackward(const StepRanges& ranges, int32_t heads, Matrix q, Matrix k,

@@ -40,6 +40,13 @@ cudaError_t LaunchElements(Matrix shape, const Element& element, cudaStream_t st
   return cudaGetLastError();
 }
 
+// One unit of a layer's dropout. row: that of its mask
+__device__ inline float DropoutOfUnit(const DropoutMask& mask, int64_t step, int64_t row, int32_t c,
+                                      float x) {
+  const uint64_t row_key = DropoutRowKey(mask.key, mask.steps_before + step, row);
+  return DropoutOf(x, mask.scale, DropoutKeeps(DropoutBitsOfColumn(row_key, c), mask.threshold));
+}
+
 // threads: [items, kRowLanes]. Calls item(i, lane, has_item) on all of them, since they sum
 // together.
 template <typename Item>

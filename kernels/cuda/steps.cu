@@ -195,6 +195,22 @@ struct ClearLastElement {
   }
 };
 
+struct StepDropoutElement {
+  Ranges ranges;
+  DropoutMask mask;
+  const SamplePlace* place;
+  Matrix x, y;
+  __device__ void operator()(int64_t t, int32_t c) const {
+    float kept = 0;
+    if (ranges.IsStep(t)) {
+      const int64_t sample = place->first_sample + ranges.samples[t];
+      const int64_t row = DropoutRowOfStep(sample, ranges.EndOf(t) - 1 - t);
+      kept = DropoutOfUnit(mask, place->step, row, c, RowOf(x, t)[c]);
+    }
+    RowOf(y, t)[c] = kept;
+  }
+};
+
 struct AddPositionsElement {
   Ranges ranges;
   const float* positions;
@@ -457,6 +473,11 @@ cudaError_t LaunchStepSoftmaxBackward(const StepRanges& ranges, Matrix y, Matrix
 
 cudaError_t LaunchClearLast(const StepRanges& ranges, Matrix x, Matrix y, cudaStream_t stream) {
   return LaunchElements(y, ClearLastElement{Ranges(ranges), x, y}, stream);
+}
+
+cudaError_t LaunchStepDropout(const StepRanges& ranges, const DropoutMask& mask,
+                              const SamplePlace* place, Matrix x, Matrix y, cudaStream_t stream) {
+  return LaunchElements(y, StepDropoutElement{Ranges(ranges), mask, place, x, y}, stream);
 }
 
 cudaError_t LaunchAttentionForward(const StepRanges& ranges, int32_t heads, Matrix q, Matrix k,

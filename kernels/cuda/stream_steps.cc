@@ -84,6 +84,13 @@ class StreamDevice::Steps : public StepOperations {
     if (Begin()) Check(LaunchClearLast(ranges, x, y, stream()), "ClearLast");
   }
 
+  void Dropout(const StepRanges& ranges, const DropoutMask& mask,
+               DeviceSpan<const SamplePlace> place, Matrix x, Matrix y) override {
+    CHECK(HaveSameShape(x, y));
+    CHECK_EQ(place.size, 1);
+    if (Begin()) Check(LaunchStepDropout(ranges, mask, place.data, x, y, stream()), "Dropout");
+  }
+
   void AttentionForward(const StepRanges& ranges, int32_t heads, Matrix q, Matrix k, Matrix v,
                         Matrix y, Matrix statistics) override {
     for (const Matrix& m : {k, v, y}) CHECK(HaveSameShape(q, m));

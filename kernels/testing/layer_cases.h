@@ -36,8 +36,9 @@ struct LayerCase {
                      const std::vector<Matrix>& inputs, const std::vector<Matrix>& outputs)>
       call;
   // It is called in place of `call` where `offsets` are not empty.
-  std::function<void(StepOperations& steps, const StepRanges& ranges,
-                     const std::vector<Matrix>& inputs, const std::vector<Matrix>& outputs)>
+  std::function<void(StepOperations& steps, DeviceSpan<const SamplePlace> place,
+                     const StepRanges& ranges, const std::vector<Matrix>& inputs,
+                     const std::vector<Matrix>& outputs)>
       call_steps;
   std::vector<int32_t> offsets;  // [batch + 1] of the samples' steps
   int64_t step_rows = 0;         // Rows of matrices of steps: so many or more.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/layer_arithmetic.h"
 #include "kernels/testing/layer_cases.h"
 
 namespace thermocline {
@@ -8,6 +9,7 @@ namespace {
 
 using Rows = const std::vector<const double*>&;
 using Results = const std::vector<double*>&;
+using Place = DeviceSpan<const SamplePlace>;
 using StepMatrices = const std::vector<Matrix>&;
 
 constexpr LayerOperand BySample(int32_t cols) { return {cols}; }
@@ -36,7 +38,7 @@ LayerCase UnaryCase(const LayerCase& base, const char* name, LayerOperand x, Lay
 
 LayerCase RepeatCase(const LayerCase& base, int32_t width) {
   LayerCase c = UnaryCase(base, "Repeat", BySample(width), ByStep(width));
-  c.call_steps = [](StepOperations& s, const StepRanges& ranges, StepMatrices in,
+  c.call_steps = [](StepOperations& s, Place, const StepRanges& ranges, StepMatrices in,
                     StepMatrices out) {
     s.Repeat(ranges, in[0], out[0]);
     s.Pool(ranges, StepPooling::kSum, in[1], out[1]);
@@ -49,7 +51,7 @@ LayerCase RepeatCase(const LayerCase& base, int32_t width) {
 
 LayerCase PoolCase(const LayerCase& base, int32_t width, StepPooling pooling) {
   LayerCase c = UnaryCase(base, "Pool", ByStep(width), BySample(width));
-  c.call_steps = [pooling](StepOperations& s, const StepRanges& ranges, StepMatrices in,
+  c.call_steps = [pooling](StepOperations& s, Place, const StepRanges& ranges, StepMatrices in,
                            StepMatrices out) {
     s.Pool(ranges, pooling, in[0], out[0]);
     s.PoolBackward(ranges, pooling, in[1], out[1]);
@@ -73,7 +75,7 @@ LayerCase PoolWeightedCase(const LayerCase& base, int32_t width, int which) {
   c.outputs = {BySample(width), ByStep(1), ByStep(width)};  // y, gradients of weights and x
   if (which == 1) c.outputs.pop_back();
   if (which == 2) c.outputs.erase(c.outputs.begin() + 1);
-  c.call_steps = [which](StepOperations& s, const StepRanges& ranges, StepMatrices in,
+  c.call_steps = [which](StepOperations& s, Place, const StepRanges& ranges, StepMatrices in,
                          StepMatrices out) {
     s.PoolWeighted(ranges, in[0], in[1], out[0]);
     s.PoolWeightedBackward(ranges, in[0], in[1], in[2], which == 2 ? Matrix() : out[1],
@@ -103,7 +105,7 @@ LayerCase CompareCase(const LayerCase& base, int32_t width, int times) {
   c.outputs.assign(times, ByStep(4 * width));
   c.outputs.push_back(ByStep(width));                    // gradient of x
   if (times == 1) c.outputs.push_back(BySample(width));  // gradient of the queries
-  c.call_steps = [times](StepOperations& s, const StepRanges& ranges, StepMatrices in,
+  c.call_steps = [times](StepOperations& s, Place, const StepRanges& ranges, StepMatrices in,
                          StepMatrices out) {
     for (int i = 0; i < times; ++i) {
       s.Compare(ranges, in[0], in[1], out[i]);
@@ -131,7 +133,7 @@ LayerCase CompareCase(const LayerCase& base, int32_t width, int times) {
 LayerCase StepSoftmaxCase(const LayerCase& base, int32_t width, bool without_last) {
   LayerCase c = UnaryCase(base, without_last ? "Softmax without the last step" : "Softmax",
                           ByStep(width), ByStep(width));
-  c.call_steps = [without_last](StepOperations& s, const StepRanges& ranges, StepMatrices in,
+  c.call_steps = [without_last](StepOperations& s, Place, const StepRanges& ranges, StepMatrices in,
                                 StepMatrices out) {
     s.SoftmaxForward(ranges, without_last, in[0], out[0]);
     s.SoftmaxBackward(ranges, out[0], in[1], out[1]);
@@ -152,7 +154,7 @@ LayerCase StepSoftmaxCase(const LayerCase& base, int32_t width, bool without_las
 
 LayerCase ClearLastCase(const LayerCase& base, int32_t width) {
   LayerCase c = UnaryCase(base, "ClearLast", ByStep(width), ByStep(width));
-  c.call_steps = [](StepOperations& s, const StepRanges& ranges, StepMatrices in,
+  c.call_steps = [](StepOperations& s, Place, const StepRanges& ranges, StepMatrices in,
                     StepMatrices out) {
     s.ClearLast(ranges, in[0], out[0]);
     s.ClearLast(ranges, in[1], out[1]);
@@ -160,6 +162,28 @@ LayerCase ClearLastCase(const LayerCase& base, int32_t width) {
   c.function = OfSteps(c.offsets, [width](int32_t steps, Rows in, Results out) {
     for (int32_t i = 0; i < steps * width; ++i) out[0][i] = i / width + 1 < steps ? in[0][i] : 0;
   });
+  c.in_place = {{0, 0}, {1, 1}};
+  return c;
+}
+
+LayerCase StepDropoutCase(const LayerCase& base, int32_t width) {
+  LayerCase c = UnaryCase(base, "Dropout of steps", ByStep(width), ByStep(width));
+  c.call_steps = [](StepOperations& s, Place place, const StepRanges& ranges, StepMatrices in,
+                    StepMatrices out) {
+    s.Dropout(ranges, kMaskForTest, place, in[0], out[0]);
+    s.Dropout(ranges, kMaskForTest, place, in[1], out[1]);
+  };
+  c.function = [offsets = c.offsets, width](int64_t sample, Rows in, Results out) {
+    const int32_t steps = offsets[sample + 1] - offsets[sample];
+    for (int32_t t = 0; t < steps; ++t) {
+      const int64_t row = DropoutRowOfStep(kPlaceForTest.first_sample + sample, steps - 1 - t);
+      const uint64_t key = DropoutRowKey(kMaskForTest.key, kPlaceForTest.step, row);
+      for (int32_t i = 0; i < width; ++i) {
+        const bool is_kept = DropoutBitsOfColumn(key, i) >= kMaskForTest.threshold;
+        out[0][t * width + i] = is_kept ? in[0][t * width + i] * kMaskForTest.scale : 0;
+      }
+    }
+  };
   c.in_place = {{0, 0}, {1, 1}};
   return c;
 }
@@ -191,7 +215,7 @@ LayerCase AttentionCase(const LayerCase& base, int32_t heads, int32_t head_width
   c.inputs.assign(4, ByStep(width));   // q, k, v, gradient of y
   c.outputs.assign(5, ByStep(width));  // y, statistics, gradients of q, k and v
   c.outputs[1] = ByStep(2 * heads);
-  c.call_steps = [heads](StepOperations& s, const StepRanges& ranges, StepMatrices in,
+  c.call_steps = [heads](StepOperations& s, Place, const StepRanges& ranges, StepMatrices in,
                          StepMatrices out) {
     s.AttentionForward(ranges, heads, in[0], in[1], in[2], out[0], out[1]);
     s.AttentionBackward(ranges, heads, in[0], in[1], in[2], out[0], out[1], in[3], out[2], out[3],
@@ -219,7 +243,7 @@ LayerCase PositionsCase(const LayerCase& base, int32_t width, int32_t count) {
   const LayerOperand positions = {count * width, true};
   c.inputs = {ByStep(width), positions, ByStep(width)};  // x, positions, gradient of y
   c.outputs = {ByStep(width), positions};                // y, gradient of the positions
-  c.call_steps = [](StepOperations& s, const StepRanges& ranges, StepMatrices in,
+  c.call_steps = [](StepOperations& s, Place, const StepRanges& ranges, StepMatrices in,
                     StepMatrices out) {
     s.AddPositions(ranges, {in[1].floats(), in[1].cols}, in[0], out[0]);
     s.PositionGradients(ranges, in[2], {out[1].floats(), out[1].cols});
@@ -260,6 +284,7 @@ std::vector<LayerCase> StepCases(const std::vector<int32_t>& lengths, int64_t ro
   for (int which : {0, 1, 2}) cases.push_back(PoolWeightedCase(base, width, which));
   for (int times : {1, 2}) cases.push_back(CompareCase(base, width, times));
   cases.push_back(ClearLastCase(base, width));
+  cases.push_back(StepDropoutCase(base, width));
   cases.push_back(AttentionCase(base, heads, head_width));
   for (int32_t count : {1, 3, 50}) cases.push_back(PositionsCase(base, width, count));
   return cases;

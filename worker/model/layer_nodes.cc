@@ -57,8 +57,7 @@ void Model::Forward(const Node& node) {
                                                 node.parameters[1].AsConst(), graph.epsilon, y,
                                                 ValueOf(graph.aux));
     case Op::kDropout:
-      return place_.empty() ? device_->layers().Copy(x[0], y)
-                            : device_->layers().Dropout(node.mask, place_, x[0], y);
+      return Dropout(node, x[0], y);
     case Op::kNormalize:
       return device_->layers().NormalizeForward(x[0], graph.width, graph.epsilon, y,
                                                 ValueOf(graph.aux));
@@ -108,6 +107,12 @@ void Model::Forward(const Node& node) {
   }
 }
 
+void Model::Dropout(const Node& node, Matrix x, Matrix y) {
+  if (place_.empty()) return device_->layers().Copy(x, y);
+  if (node.sequence == kSamples) return device_->layers().Dropout(node.mask, place_, x, y);
+  device_->steps().Dropout(RangesOf(node), node.mask, place_, x, y);
+}
+
 // All three gradients at once: nothing else reads queries, keys and values.
 void Model::BackwardToAttention(const Node& node) {
   const GraphNode& graph = *node.graph;
@@ -154,8 +159,7 @@ void Model::BackwardTo(const Node& node, size_t i) {
                                                  node.parameters[0].AsConst(), dy, dx,
                                                  node.gradients[0], node.gradients[1]);
     case Op::kDropout:
-      return place_.empty() ? device_->layers().Copy(dy, dx)
-                            : device_->layers().Dropout(node.mask, place_, dy, dx);
+      return Dropout(node, dy, dx);
     case Op::kNormalize:
       return device_->layers().NormalizeBackward(ValueOf(graph.output), graph.width, graph.epsilon,
                                                  ValueOf(graph.aux), dy, dx);

@@ -115,6 +115,8 @@ class Model {
   void Forward(const Node& node);
   // Writes the gradient of input `i` to InputGradient::target, and those of the node's parameters.
   void BackwardTo(const Node& node, size_t i);
+  // Copies where nothing is trained.
+  void Dropout(const Node& node, Matrix x, Matrix y);
   void BackwardToAttention(const Node& node);
   void BackwardToCompared(const Node& node, size_t i);
   void Backward(const Node& node);
