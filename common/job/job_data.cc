@@ -88,6 +88,12 @@ std::vector<std::string> LearnedLabels(const Job& resolved) {
   return labels;
 }
 
+size_t NumbersOfLabels(const Job& resolved) {
+  const Data data = DescribeData(resolved.data());
+  const bool has_weights = !data.weight().empty() || data.label().may_be_missing();
+  return LearnedLabels(resolved).size() * (has_weights ? 2 : 1);
+}
+
 std::vector<std::string> NpyParts(const Job& resolved) {
   std::vector<std::string> parts = {"labels"}, lists;
   if (resolved.data().num_dense() > 0) parts.push_back("dense");

@@ -23,6 +23,10 @@ std::vector<std::string> LabelColumns(const Job& job);
 // The columns of them that it learns: its tasks', in their order, or the first.
 std::vector<std::string> LearnedLabels(const Job& resolved);
 
+// How many numbers they are in a sample of a batch: a label for each, and a weight where samples
+// have weights or labels may be missing.
+size_t NumbersOfLabels(const Job& resolved);
+
 // The one of them that decides in evaluations, and whose metrics stand for the model's.
 size_t DecidingTask(const Job& resolved);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/job/job_data.h"
+
 namespace thermocline {
 namespace {
 
@@ -29,7 +31,10 @@ uint64_t DenseParameterBytes(const std::vector<DenseTable>& tensors, ComputeOn w
 }
 
 uint64_t TransferBytes(const Job& resolved, const StepTraffic& step, bool has_gradients) {
-  const double of_samples = step.samples * (resolved.data().num_dense() + 2);  // Label and weight.
+  // There is room for a weight of each label.
+  const size_t labels = 2 * LearnedLabels(resolved).size();
+  const double of_samples =
+      step.samples * static_cast<double>(resolved.data().num_dense() + labels);
   // Row and bag of each lookup, the sample of each step, where the bags of a key begin; rows, and
   // gradients on the way back.
   const double floats = of_samples + 2 * step.lookups + step.steps + step.keys + step.floats;

@@ -49,7 +49,7 @@ double MostHotRows(const JobTables& resolved, const std::vector<PlannedTable>& t
 // The bytes of a sample in a batch of a pack.
 double PackedSampleBytes(const Job& job, const JobTables& resolved,
                          const nlohmann::ordered_json* figures) {
-  double bytes = 4.0 * (job.data().num_dense() + 1);  // And the label.
+  double bytes = 4.0 * static_cast<double>(job.data().num_dense() + NumbersOfLabels(job));
   const std::vector<const Feature*> features = EmbeddedFeatures(job);
   for (const FeatureSpec& spec : resolved.features) {
     const double lookups = LookupsOf(spec, features, figures);

@@ -448,7 +448,8 @@ class Planner {
 
   // The bytes of batches with their plans.
   double PlannedBytes(const StepTraffic& step, double batches) const {
-    const double sample_bytes = 4.0 * (job_.data().num_dense() + 1);
+    const double sample_bytes =
+        4.0 * static_cast<double>(job_.data().num_dense() + NumbersOfLabels(job_));
     return batches * (step.samples * sample_bytes + step.lookups * kPlannedLookupBytes);
   }
 

@@ -28,7 +28,7 @@ constexpr uint64_t kShareOfBatches = 8;
 constexpr uint64_t kShareOfLabels = 4;
 constexpr uint64_t kLabelBytes = 24;
 // How much memory a batch and its plan take for each lookup, and for each sample beside its dense
-// columns.
+// columns, labels and scores.
 constexpr uint64_t kLookupBytes = 40;
 constexpr uint64_t kSampleBytes = 16;
 constexpr int kMaxThreads = 16;
@@ -72,7 +72,8 @@ struct Planned {
 };
 
 uint64_t BytesOf(const Batch& batch) {
-  uint64_t bytes = batch.size * (kSampleBytes + batch.dense_stride * sizeof(float));
+  const uint64_t numbers = batch.dense_stride + 3 * batch.num_tasks;  // Labels, weights, scores.
+  uint64_t bytes = batch.size * (kSampleBytes + numbers * sizeof(float));
   for (const FeatureLookups& feature : batch.features) bytes += feature.keys.size() * kLookupBytes;
   for (const std::vector<std::string>& column : batch.carried) {
     for (const std::string& text : column) bytes += sizeof(text) + text.size();
