@@ -356,12 +356,13 @@ class NpyDataset : public DatasetBase {
       return absl::InvalidArgumentError(absl::StrCat(folder_, ": is not a folder of .npy files"));
     }
     const std::string test = absl::StrCat(folder_, "/test");
-    const bool has_test = NpyFiles::AnyExists(test);
+    const std::vector<std::string> parts = NpyParts(job);
+    const bool has_test = NpyFiles::AnyExists(test, parts);
     if (has_test) {
       ASSIGN_OR_RETURN(test_, NpyFiles::Open(test, shape_));
       test_rows_ = RowRange{0, test_->rows()};
       // Rows that are only scored may lack the other labels.
-      if (!shape_.needs_labels && !NpyFiles::AnyExists(absl::StrCat(folder_, "/train"))) {
+      if (!shape_.needs_labels && !NpyFiles::AnyExists(absl::StrCat(folder_, "/train"), parts)) {
         train_ = test_;
         return absl::OkStatus();
       }

@@ -335,5 +335,30 @@ TEST_F(SequenceDataTest, OffsetsOfNpyListsAreChecked) {
                 "is malformed, too");
 }
 
+// A job of lists alone has neither "dense" nor "sparse".
+TEST_F(SequenceDataTest, RowsThatAreScoredMayBeListsAlone) {
+  const std::string prefix = folder_.path() + "/test_items_";
+  WriteNpy<uint64_t>(prefix + "values.npy", "<u8", {7, 8, 9}, 1);
+  WriteNpy<int64_t>(prefix + "offsets.npy", "<i8", {0, 1, 1, 3}, 1);
+  const auto job = ParseJob(absl::StrCat(R"(name: "j" data { train { path: ")", folder_.path(),
+                                         R"(" npy {} } num_dense: 0 split { last_share: 0 } }
+feature { name: "items" sequence { max_length: 3 } }
+sequence { name: "alone" of: "items" }
+layer { name: "sum" input: "alone" pool { mode: SUM } }
+task { input: "sum" }
+train { batch_size: 4 learning_rate { base: 0.1 } })"),
+                            "j", {});
+  ASSERT_TRUE(job.ok()) << job.status();
+  DatasetOptions options;
+  options.needs_labels = false;
+  auto dataset = Dataset::Open(*job, options);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  auto reader = (*dataset)->OpenReader(Split::kTest, WorkerRank(0), 1, Step(0));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  Read read;
+  ReadRest(reader->get(), &read);
+  EXPECT_THAT(read.rows, ElementsAre("7", "", "8,9"));
+}
+
 }  // namespace
 }  // namespace thermocline

@@ -285,7 +285,7 @@ absl::StatusOr<Json> InspectNpy(const std::string& folder, const InspectionOptio
   json["rows"] = rows;
   json["complete"] = rows == files->rows();
   json["malformed_rows"] = bad_rows;
-  json["has_test_rows"] = NpyFiles::AnyExists(folder + "/test");
+  json["has_test_rows"] = NpyFiles::AnyExists(folder + "/test", {"dense", "sparse", "labels"});
   json["columns"] = ColumnFigures(scans);
   return json;
 }

@@ -303,11 +303,10 @@ int64_t NpyFiles::rows() const {
   return all()[0]->rows() - 1;  // Lists alone.
 }
 
-bool NpyFiles::AnyExists(const std::string& prefix) {
-  for (const char* kind : {"dense", "sparse", "labels"}) {
-    if (access(absl::StrCat(prefix, "_", kind, ".npy").c_str(), F_OK) == 0) return true;
-  }
-  return false;
+bool NpyFiles::AnyExists(const std::string& prefix, const std::vector<std::string>& parts) {
+  return std::any_of(parts.begin(), parts.end(), [&](const std::string& part) {
+    return access(absl::StrCat(prefix, "_", part, ".npy").c_str(), F_OK) == 0;
+  });
 }
 
 absl::StatusOr<std::shared_ptr<const NpyFiles>> NpyFiles::Open(const std::string& prefix,

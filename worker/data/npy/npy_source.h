@@ -71,8 +71,8 @@ struct NpyFiles {
   // shape: says what is there and what is wanted).
   static absl::StatusOr<std::shared_ptr<const NpyFiles>> Open(const std::string& prefix,
                                                               const NpyShape& shape);
-  // Whether any of the three exists.
-  static bool AnyExists(const std::string& prefix);
+  // Whether PREFIX_PART.npy exists for any of the parts (NpyParts).
+  static bool AnyExists(const std::string& prefix, const std::vector<std::string>& parts);
 
   int64_t rows() const;
   std::vector<const MappedNpy*> all() const;
