@@ -73,6 +73,17 @@ TEST(DeviceMemoryTest, TooLittleIsAnErrorWhereverItShows) {
   }
 }
 
+TEST(DeviceMemoryTest, TooLittleForMoreStepsNamesTheirSequence) {
+  const Job job = MakeSequenceJob("bst { heads: 2 deep: 16 }", {}, Histories::kGrowing);
+  bool is_named = false;
+  for (size_t kib = 4200; kib <= 40'000 && !is_named; kib += 200) {
+    const absl::Status status = RunWithMemory(job, kib << 10);
+    ASSERT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << kib << " KiB: " << status;
+    is_named = absl::StrContains(status.message(), "steps of sequence 'past' takes ");
+  }
+  EXPECT_TRUE(is_named);
+}
+
 TEST(DeviceMemoryTest, TooLittleForHotRowsNamesTheirBudget) {
   const Job job = MakeFaeJob({});
   int named_at_start = 0;

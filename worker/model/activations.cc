@@ -109,11 +109,20 @@ void Activations::Allocate(int sequence) {
   }
 }
 
-bool Activations::Begin(const SparseBatch& batch) {
+int64_t Activations::BytesOf(int sequence) const {
+  int64_t floats = 0;
+  for (const GraphBuffer& graph : graph_.buffers) {
+    if (graph.sequence != sequence) continue;
+    floats += int64_t{graph.ld} * RoomOf(sequence) * (graph.has_gradient ? 2 : 1);
+  }
+  return static_cast<int64_t>(sizeof(float)) * floats;
+}
+
+std::vector<int> Activations::Begin(const SparseBatch& batch) {
   CHECK_LE(batch.batch_size, room_[0]);
   CHECK_EQ(batch.sequences.size() + 1, rows_.size());
   rows_[0] = batch.batch_size;
-  bool has_moved = false;
+  std::vector<int> moved;
   for (size_t s = 0; s < batch.sequences.size(); ++s) {
     const int64_t steps = batch.sequences[s].steps;
     rows_[s + 1] = static_cast<int32_t>(device_->is_host_memory() ? steps : PaddedSteps(steps));
@@ -121,10 +130,10 @@ bool Activations::Begin(const SparseBatch& batch) {
     // A quarter more than is needed, since batches differ.
     room_[s + 1] = static_cast<int32_t>(PaddedSteps(steps + steps / 4));
     Allocate(static_cast<int>(s));
-    has_moved = true;
+    moved.push_back(static_cast<int>(s));
   }
   PlaceGradients();
-  return has_moved;
+  return moved;
 }
 
 void Activations::PlaceGradients() {

@@ -33,13 +33,14 @@ class Activations {
   // Where a model has the vectors of each feature of the groups. Constant.
   std::vector<VectorPlace> PlacesOf(int num_features) const;
 
-  // Sets the rows that the matrices below have, and makes room for them. Returns whether memory has
-  // moved: then what is in it is lost.
-  bool Begin(const SparseBatch& batch);
+  // Sets the rows that the matrices below have, and makes room for them. Returns the sequences
+  // whose memory has moved: what was in it is lost.
+  std::vector<int> Begin(const SparseBatch& batch);
 
   // sequence: kSamples, or whose steps.
   int32_t RowsOf(int sequence) const { return rows_[sequence + 1]; }
   int32_t RoomOf(int sequence) const { return room_[sequence + 1]; }
+  int64_t BytesOf(int sequence) const;  // All memory of its rows.
   int SequenceOf(const Columns& columns) const { return graph_.buffers[columns.buffer].sequence; }
 
   Matrix ValueOf(const Columns& columns) const;     // [rows, width] float32, device

@@ -1,7 +1,9 @@
 #include "worker/model/model.h"
 
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/hash.h"
 
@@ -120,7 +122,8 @@ void Model::Begin(Matrix numeric, const SparseBatch& batch) {
   CHECK_EQ(numeric.cols, spec_.inputs.numeric);
   CHECK_EQ(static_cast<int32_t>(batch.features.size()), spec_.inputs.num_vectors());
   numeric_ = numeric;
-  if (activations_.Begin(batch)) {
+  grown_ = activations_.Begin(batch);
+  if (!grown_.empty()) {
     graphs_ = std::make_unique<GraphCache<GraphKey>>(device_, MaxGraphs(spec_));
     for (Node& node : nodes_) {
       if (node.mlp != nullptr && node.sequence != kSamples) MakeMlp(&node);
@@ -134,6 +137,16 @@ void Model::Begin(Matrix numeric, const SparseBatch& batch) {
     ranges_[s] = {sequence.offsets, sequence.samples};
     if (!device_->is_host_memory()) KeepRanges(s);
   }
+}
+
+std::string Model::DescribeGrowth() const {
+  std::string text;
+  for (const int s : grown_) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", "room for ", activations_.RoomOf(s),
+                    " steps of sequence '", spec_.inputs.sequences[s].name, "' takes ",
+                    activations_.BytesOf(s), " bytes");
+  }
+  return text;
 }
 
 // The numbers are copied bit by bit.

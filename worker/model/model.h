@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -63,6 +64,10 @@ class Model {
   // REQUIRES: batch.batch_size <= max_batch; shapes as in ModelSpec::inputs
   void Forward(Matrix numeric,  // [batch, inputs.numeric] float32, device
                const SparseBatch& batch, DeviceSpan<const SamplePlace> place = {});  // [1] device
+
+  // Why Forward took more device memory: the batch has more steps of a sequence than any before;
+  // "": it didn't.
+  std::string DescribeGrowth() const;
 
   // The logits of a task, in device memory, until the next call of Forward.
   Matrix Logits(int task) const { return ValueOf(spec_.graph.logits[task]); }  // [batch, 1]
@@ -142,6 +147,7 @@ class Model {
   // whose places don't change.
   std::vector<StepRanges> ranges_;  // [sequences]
   std::vector<KeptRanges> kept_;    // [sequences]
+  std::vector<int> grown_;          // The sequences whose buffers the batch under way made grow.
 
   // The batch under way.
   Matrix numeric_;

@@ -1,7 +1,9 @@
 #include "worker/train/model_step.h"
 
 #include <algorithm>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace thermocline {
@@ -82,7 +84,7 @@ const SparseBatch& DeviceModelStep::Describe(StepContext* context) {
   return batch_;
 }
 
-void DeviceModelStep::Compute(StepContext* context, DeviceSpan<const SamplePlace> place) {
+absl::Status DeviceModelStep::Compute(StepContext* context, DeviceSpan<const SamplePlace> place) {
   const Batch& batch = *context->batch;
   const SparseBatch& sparse = Describe(context);
   SendUploads(device_, context);
@@ -90,11 +92,16 @@ void DeviceModelStep::Compute(StepContext* context, DeviceSpan<const SamplePlace
   model_.Forward(FloatMatrix(const_cast<float*>(context->dense.data), batch.size, batch.num_dense,
                              batch.dense_stride),
                  sparse, place);
+  // Where a batch has more steps than any before, the device may have no memory for them.
+  const std::string growth = model_.DescribeGrowth();
+  if (growth.empty()) return absl::OkStatus();
+  const absl::Status status = device_->Synchronize();
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(status.message(), "; ", growth));
 }
 
 absl::Status DeviceModelStep::Forward(StepContext* context) {
-  Compute(context, context->place);
-  return absl::OkStatus();
+  return Compute(context, context->place);
 }
 
 absl::Status DeviceModelStep::BackwardToRows(StepContext* context) {
@@ -105,7 +112,7 @@ absl::Status DeviceModelStep::BackwardToRows(StepContext* context) {
 }
 
 absl::Status DeviceModelStep::Score(StepContext* context, std::vector<float>* logits) {
-  Compute(context, /*place=*/{});
+  RETURN_IF_ERROR(Compute(context, /*place=*/{}));
   return CopyLogits(logits);
 }
 

@@ -78,7 +78,7 @@ class DeviceModelStep final : public ModelStep {
 
  private:
   const SparseBatch& Describe(StepContext* context);
-  void Compute(StepContext* context, DeviceSpan<const SamplePlace> place);
+  absl::Status Compute(StepContext* context, DeviceSpan<const SamplePlace> place);
   DeviceSpan<double> LossSums() { return {static_cast<double*>(loss_sums_->data()), num_tasks_}; }
 
   const JobTables tables_;
