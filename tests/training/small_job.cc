@@ -91,7 +91,7 @@ std::string WriteHistories(int rows, Histories histories) {
     std::string items, kinds;
     uint64_t left = random() % 7;
     if (is_growing && i / 100 == 4) left = 0;
-    if (is_growing && i >= 800) left += 10;
+    if (is_growing && i / 200 == 4) left += 10;
     for (; left > 0; --left) {
       const uint64_t before = item();
       const char* const end = left > 1 ? "|" : "";

@@ -63,8 +63,8 @@ Job MakeWeightedJob(const std::string& optimizer, const std::vector<std::string>
 // "z" as a product of two probabilities. label: that of the second task
 Job MakeJobOfTasks(const std::vector<std::string>& overrides, const std::string& label = "z");
 
-// kGrowing: the samples of the fifth batch have no history; from the ninth batch on, batches have
-// more than 1024 steps, which others don't have.
+// kGrowing: the samples of the fifth batch have no history; the ninth and the tenth batch have more
+// than 1024 steps, which others don't have.
 enum class Histories { kShort, kGrowing };
 // Makes a job with an item and its kind, and histories of both, which share their tables. The
 // sequence `past` has the histories, and the item itself as the last step. model: layers and a
