@@ -30,6 +30,7 @@ std::string WorkerResultToJson(const WorkerResult& result) {
     json["eval_samples"] = result.evaluation.samples;
     nlohmann::json metrics;
     AddMetrics(result.evaluation, &metrics);
+    metrics.erase("loss");  // The one in a worker's stats is that of training.
     json.update(nlohmann::ordered_json(metrics));
   }
   return json.dump(2) + "\n";
