@@ -262,10 +262,14 @@ void HistoryReader::TakeStart(const Json& line) {
 }
 
 void HistoryReader::TakeProgress(const FastParser& line) {
+  history_.phase.clear();
   Series& series = history_.progress;
   const double step = *line.At("step");
   // A run that was begun anew, without a line that says so.
   if (!series.empty() && series.place(series.size() - 1).step > step) DropBeyond(step - 1);
+  // A launch that had nothing left to train says where it stands.
+  const bool is_there = !series.empty() && series.place(series.size() - 1).step == step;
+  if (is_there && !line.At("loss").has_value()) return;
   LastProgress& last = history_.last_progress.emplace();
   last = {step, line.At("samples"), line.At("samples_per_s"), line.At("fraction"), line.At("loss")};
   series.Begin({step, history_.t, last.samples});
@@ -285,7 +289,6 @@ void HistoryReader::TakeProgress(const FastParser& line) {
       series.Put(absl::StrCat(figure, " of ", label), value, true);
     });
   }
-  history_.phase.clear();
 }
 
 void HistoryReader::TakeWorkers(const Json& line) {

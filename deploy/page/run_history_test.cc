@@ -136,6 +136,15 @@ TEST(HistoryReader, TimeGoesOnOverLaunches) {
   EXPECT_EQ(history.progress.ToJson()["t"], Json({1, 2, 3, 7, 8}));
 }
 
+TEST(HistoryReader, ALaunchWithNothingLeftToTrainAddsNoStep) {
+  HistoryReader reader;
+  Take(Steps(1, 3, 1) + EventLine("started", 0, {}) +
+           EventLine("resume", 1, {{"step", 3}, {"generation", 2}}) +
+           EventLine("progress", 2, {{"step", 3}, {"samples", 30}, {"fraction", 1.0}}),
+       &reader);
+  EXPECT_EQ(reader.history().progress.ToJson()["step"], Json({1, 2, 3}));
+}
+
 TEST(HistoryReader, LaunchesWithoutAFirstLineAreToldApart) {
   HistoryReader reader;
   // The first was killed; its clock began anew.
