@@ -132,7 +132,7 @@ std::optional<ModelError> LayerReader::AddSelfAttention(int layer) {
     };
     const auto add = [&](const char* part, const char* norm, const LayerValue& output) {
       const LayerValue kept = Drop(prefix + part, attention.dropout(), output);
-      step = Normalized(prefix + norm, prefix + norm, Binary(GraphNode::Op::kAdd, step, kept));
+      step = Normalized(prefix + norm, prefix + norm, SumOf({step, kept}));
     };
     node.layer = absl::StrCat(name, ".", block);
     const LayerValue mixed =

@@ -55,8 +55,7 @@ class WrittenColumns {
 // Whether the gradient of input `i` is that of the output.
 bool IsIdentity(GraphNode::Op op, size_t i) {
   using Op = GraphNode::Op;
-  return op == Op::kAdd || op == Op::kAddPositions || (op == Op::kSubtract && i == 0) ||
-         (op == Op::kCross && i == 2);
+  return op == Op::kAdd || op == Op::kAddPositions || (op == Op::kCross && i == 2);
 }
 
 // Whether the node can add the gradient of input `i` to what is there.

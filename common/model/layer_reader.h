@@ -108,7 +108,6 @@ class LayerReader {
   LayerValue Drop(const std::string& layer, float share, const LayerValue& value);
   LayerValue Normalized(const std::string& layer, const std::string& tensors,
                         const LayerValue& value);
-  LayerValue Binary(GraphNode::Op op, const LayerValue& a, const LayerValue& b);
   Error CheckTensors() const;
 
   // The one width of the vectors of a value; 0, and an error, where they differ.

@@ -96,15 +96,11 @@ LayerValue LayerReader::Constant(const std::string& name) {
 LayerValue LayerReader::SumOf(const std::vector<LayerValue>& values) {
   LayerValue sum = values[0];
   for (size_t i = 1; i < values.size(); ++i) {
-    sum = Binary(GraphNode::Op::kAdd, sum, values[i]);
+    GraphNode node;
+    node.op = GraphNode::Op::kAdd;
+    sum = Apply(std::move(node), {sum, values[i]}, sum.width());
   }
   return sum;
-}
-
-LayerValue LayerReader::Binary(GraphNode::Op op, const LayerValue& a, const LayerValue& b) {
-  GraphNode node;
-  node.op = op;
-  return Apply(std::move(node), {a, b}, b.width());
 }
 
 LayerValue LayerReader::Activate(const std::string& layer, Layer::Activation activation,

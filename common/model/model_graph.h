@@ -91,8 +91,6 @@ struct GraphNode {
     kCross,         // x0 * u + x
     kRowDot,        // a . b
     kProductLogit,  // The logit of sigmoid(a) * sigmoid(b).
-    kSubtract,      // a - b
-    kScaleRows,     // a, which is one number, times b
     kSoftmax,       // of a row's numbers
     kMix,           // shares, and as many vectors
     // Between samples and steps, and among the steps of a sample.

@@ -79,10 +79,6 @@ void Model::Forward(const Node& node) {
       return device_->layers().RowDot(x[0], x[1], y);
     case Op::kProductLogit:
       return device_->layers().ProductLogitForward(x[0], x[1], y);
-    case Op::kSubtract:
-      return device_->layers().Subtract(x[0], x[1], y);
-    case Op::kScaleRows:
-      return device_->layers().ScaleRows(x[0], x[1], y);
     case Op::kSoftmax:
       return device_->layers().SoftmaxForward(x[0], y);
     case Op::kMix:
@@ -179,11 +175,6 @@ void Model::BackwardTo(const Node& node, size_t i) {
       return device_->layers().ScaleRows(dy, other, dx);
     case Op::kProductLogit:
       return device_->layers().ProductLogitBackward(x, other, dy, dx);
-    case Op::kSubtract:
-      return device_->layers().Subtract(Matrix(), dy, dx);
-    case Op::kScaleRows:
-      return i == 0 ? device_->layers().RowDot(dy, other, dx)
-                    : device_->layers().ScaleRows(other, dy, dx);
     case Op::kSoftmax:
       return device_->layers().SoftmaxBackward(ValueOf(graph.output), dy, dx);
     case Op::kMix:
