@@ -53,10 +53,15 @@ inline Matrix FloatMatrix(float* data, int32_t rows, int32_t cols) {
   return FloatMatrix(data, rows, cols, cols);
 }
 
+// `data` + `first`; null where `data` is, as of a buffer that a device has no memory for.
+template <typename T>
+T* PartOf(T* data, int64_t first) {
+  return data == nullptr ? nullptr : data + first;
+}
+
 // Columns first .. first + width - 1.
 inline Matrix ColumnsOf(const Matrix& matrix, int32_t first, int32_t width) {
-  float* const data = matrix.data == nullptr ? nullptr : matrix.floats() + first;
-  return FloatMatrix(data, matrix.rows, width, matrix.ld);
+  return FloatMatrix(PartOf(matrix.floats(), first), matrix.rows, width, matrix.ld);
 }
 
 template <typename T>
@@ -66,6 +71,8 @@ struct DeviceSpan {
 
   bool empty() const { return size == 0; }
   T& operator[](int64_t i) const { return data[i]; }
+  // Elements first .. first + count - 1.
+  DeviceSpan Part(int64_t first, int64_t count) const { return {PartOf(data, first), count}; }
   DeviceSpan<const T> AsConst() const { return {data, size}; }
 };
 

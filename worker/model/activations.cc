@@ -164,7 +164,7 @@ Matrix Activations::GradientOf(const Columns& columns) const {
   const Buffer& buffer = buffers_[columns.buffer];
   float* const floats = buffer.arena < 0
                             ? buffer.gradients->floats()
-                            : arena_memory_[buffer.arena]->floats() + buffer.first_float;
+                            : PartOf(arena_memory_[buffer.arena]->floats(), buffer.first_float);
   return ColumnsOf(FloatMatrix(floats, RowsOf(graph.sequence), graph.columns, graph.ld),
                    columns.first, columns.width);
 }

@@ -102,8 +102,8 @@ Model::Node Model::MakeNode(const GraphNode& graph, const ModelParts& parts) {
   for (const DenseTensor& tensor : graph.tensors) {
     const int64_t offset = parameters_.OffsetOf(tensor);
     const int64_t floats = int64_t{tensor.rows()} * tensor.cols();
-    node.parameters.push_back({parameters_.weights().data + offset, floats});
-    node.gradients.push_back({parameters_.gradients().data + offset, floats});
+    node.parameters.push_back(parameters_.weights().Part(offset, floats));
+    node.gradients.push_back(parameters_.gradients().Part(offset, floats));
   }
   return node;
 }
@@ -219,12 +219,11 @@ void Model::BackwardToRows(const BatchLabels& labels, absl::Span<const Matrix> r
   graphs_->Run(key, [&] {
     for (size_t t = 0; t < spec_.tasks.size(); ++t) {
       const auto of_task = [&](DeviceSpan<const float> all) {
-        if (all.empty()) return all;
-        return DeviceSpan<const float>{all.data + t * rows_[0], rows_[0]};
+        return all.empty() ? all : all.Part(t * rows_[0], rows_[0]);
       };
       device_->BceWithLogits(ValueOf(spec_.graph.logits[t]), of_task(labels.labels),
                              of_task(labels.weights), labels.scale * spec_.tasks[t].weight,
-                             GradientOf(spec_.graph.logits[t]), {loss_sum_.data + t, 1});
+                             GradientOf(spec_.graph.logits[t]), loss_sum_.Part(t, 1));
     }
     BackwardOf(/*leads_to_rows=*/true);
   });
