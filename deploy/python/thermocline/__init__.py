@@ -57,16 +57,17 @@ if typing.TYPE_CHECKING:
     from thermocline._batch import Batch
     from thermocline._embeddings import Embeddings as Embeddings
     from thermocline._embeddings import Sequences as Sequences
+    from thermocline._job import Feature as Feature
+    from thermocline._job import Job
     from thermocline._load import Model
     from thermocline._local import LocalRun as LocalRun
-    from thermocline._run import Feature as Feature
-    from thermocline._run import Job, Run
+    from thermocline._run import Run
 
 # What help() shows, and `from thermocline import *` gives; dir() has all names.
 __all__ = ['Batch', 'Error', 'Job', 'Model', 'Run', '__version__', 'load', 'local', 'worker']
 
 _MODULES = {'Batch': '_batch', 'Embeddings': '_embeddings', 'Sequences': '_embeddings',
-            'LocalRun': '_local', 'Model': '_load', 'Feature': '_run', 'Job': '_run', 'Run': '_run'}
+            'LocalRun': '_local', 'Model': '_load', 'Feature': '_job', 'Job': '_job', 'Run': '_run'}
 
 
 def _import(module: str) -> typing.Any:

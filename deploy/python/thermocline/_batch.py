@@ -11,7 +11,7 @@ from thermocline._library import Error
 
 if typing.TYPE_CHECKING:
     from thermocline._embeddings import Embeddings, Sequences
-    from thermocline._run import Job
+    from thermocline._job import Job
 
 _DTYPES = {lib.INDICES: torch.int32, lib.OFFSETS: torch.int32, lib.HAS_GRADIENT: torch.uint8,
            lib.SEGMENT_OFFSETS: torch.int32, lib.SEGMENTS: torch.int32}
@@ -60,6 +60,11 @@ class Slot:
             raise Error('The worker sends a batch without its array %d.%d: worker and package are of different builds.'
                         % (what, index))
         return tensor
+
+
+def kind_of(value: typing.Any) -> str:
+    """What a value is, for errors: 'a tensor [2, 3]'."""
+    return 'a tensor %s' % list(value.shape) if isinstance(value, torch.Tensor) else 'of type ' + type(value).__name__
 
 
 def _dtype(what: int) -> torch.dtype:

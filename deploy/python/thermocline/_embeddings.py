@@ -10,7 +10,7 @@ from thermocline._batch import Batch, Segments
 from thermocline._library import Error
 
 if typing.TYPE_CHECKING:
-    from thermocline._run import Feature
+    from thermocline._job import Feature
 
 
 class _Group(typing.NamedTuple):

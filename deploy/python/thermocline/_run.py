@@ -1,15 +1,11 @@
 """A script's run: the batches of its worker, and the steps that it closes."""
 from __future__ import annotations
 
-import collections
 import contextlib
 import difflib
-import functools
-import inspect
 import json
 import math
 import os
-import sys
 import time
 import traceback
 import types
@@ -19,90 +15,16 @@ import torch
 
 from thermocline import _library as lib
 from thermocline import _random_states
-from thermocline import _state
-from thermocline._batch import Batch, Slot, cut_batch, make_batch
+from thermocline._batch import Batch, Slot, cut_batch, kind_of, make_batch
 from thermocline._embeddings import Embeddings, Sequences
+from thermocline._job import Feature, Job
 from thermocline._library import Error
+from thermocline._scoring import Metric, Score, Scoring
 from thermocline._trace import Trace
+from thermocline._tracked import Tracked
 
 _MANY_BATCHES = 100  # So many that are kept are rather a mistake.
-_SCHEDULERS = tuple(getattr(torch.optim.lr_scheduler, name)
-                    for name in ('LRScheduler', '_LRScheduler', 'ReduceLROnPlateau')
-                    if hasattr(torch.optim.lr_scheduler, name))
-Score = typing.Callable[[Batch], torch.Tensor]
-Metric = typing.Callable[[torch.Tensor, torch.Tensor, typing.Optional[torch.Tensor]], float]
 Gradients = typing.List[typing.List[typing.Tuple[typing.Union[Embeddings, Sequences], torch.Tensor]]]
-
-
-class Feature(typing.NamedTuple):
-    """A feature of the job that is looked up in a table."""
-    name: str
-    dim: int  # floats of a vector
-    dim_index: int  # which of Job.dims
-    pooling: str  # 'sum' or 'mean'
-    is_list: bool  # a sample may have any number of lookups
-
-
-class Job:
-    """What the job says of its data and its steps.
-
-    Attributes:
-        name: The job's name.
-        seed: The job's seed; `torch.manual_seed(run.job.seed)` makes initial values that come again.
-        rank: The number of this worker, from 0.
-        batch_size: Samples of a step.
-        passes: How often the job goes over its data (train.passes); a checkpoint may lie within them.
-        max_steps: Where training ends if the passes are longer (train.max_steps); None: the passes alone count.
-        start_step: The step of the first batch; above 0 where training goes on from a checkpoint.
-        numeric: The names of the columns of `batch.numeric`.
-        features: The features that have embeddings.
-        dims: The dims of the tables, each once.
-        evaluates: Whether the job evaluates while it trains: then `run.batches(evaluate=net)` is needed.
-        own_metric: The name of the script's own metric, by which the job decides on evaluations; '' where it has none.
-    """
-
-    def __init__(self, facts: dict[str, typing.Any]) -> None:
-        self.name: str = facts['name']
-        self.seed: int = facts['seed']
-        self.rank: int = facts['rank']
-        self.batch_size: int = facts['batch_size']
-        self.passes: int = facts.get('passes', 1)
-        self.max_steps: int | None = facts.get('max_steps') or None
-        self.start_step: int = facts['start_step']
-        self.numeric: list[str] = facts['numeric']
-        self.dims: list[int] = facts['dims']
-        self.features = [Feature(each['name'], self.dims[each['dim_index']], each['dim_index'], each['pooling'],
-                                 each['is_list']) for each in facts['features']]
-        self.evaluates: bool = facts['evaluates']
-        self.own_metric: str = facts.get('own_metric', '')
-        self.loads: bool = facts.get('loads', False)  # The worker sends the state of a checkpoint before any batch.
-        self.max_state_bytes: int | None = facts.get('max_state_bytes')  # The most that the tracked objects take.
-        self.traced: dict[str, typing.Any] | None = facts.get('trace')  # Where --trace wants the script's spans.
-
-
-def _is_enabled_scaler(value: typing.Any) -> bool:
-    return hasattr(value, 'unscale_') and hasattr(value, 'is_enabled') and bool(value.is_enabled())
-
-
-def _is_called_by_scaler() -> bool:
-    """Whether an optimizer's step() is called by an enabled GradScaler, maybe by way of schedulers, which wrap it."""
-    frame: types.FrameType | None = sys._getframe(2)
-    for _ in range(8):
-        if frame is None:
-            return False
-        if _is_enabled_scaler(frame.f_locals.get('self')):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _with_names_of(module: torch.nn.Module, state: dict[str, typing.Any]) -> dict[str, typing.Any]:
-    """A state with plain names under the names that the module gives them."""
-    own = module.state_dict()
-    given = {plain: key for key, plain in _state.plain_names(own).items()}
-    renamed = collections.OrderedDict((given.get(key, key), item) for key, item in state.items())
-    setattr(renamed, '_metadata', getattr(own, '_metadata', None))  # The versions of the modules' formats.
-    return renamed
 
 
 def _did_you_mean(name: str, names: typing.Sequence[str]) -> str:
@@ -134,27 +56,15 @@ class Run:
         self._num_held = 0  # Slots that were not given back.
         self._is_entered = False
         self._modules: list[Embeddings | Sequences] = []
-        self._tracked: dict[str, typing.Any] = {}
-        self._tracked_bytes: dict[str, int] = {}  # As they were tracked.
-        self._optimizers: dict[str, torch.optim.Optimizer] = {}
-        # Optimizers that have stepped since the last step() or skip(), and whether a GradScaler has called them.
-        self._stepped: dict[str, bool] = {}
+        self._tracked = Tracked(self.job.max_state_bytes, self._warn)
+        self._scoring = Scoring(self.job.own_metric, self._warn)
         self._rows_optimizer: torch.optim.Optimizer | None = None  # What a scaler sees of the open step's rows.
         self._unscaler: typing.Any = None  # The scaler of unscale_(), until it is updated.
-        self._loaded: dict[str, typing.Any] | None = None  # What the checkpoint has for objects not yet tracked.
-        self._has_loaded = False
-        self._first_random_states = {name: _state.encode({name: now}) for name, now in _random_states.now().items()}
-        self._random_states: dict[str, typing.Any] = {}  # What the checkpoint has, until the first batch.
         self._has_batch = False
         self._open: Batch | None = None  # The batch of the step that is not closed yet, whole.
         self._pieces: list[Batch] = []  # The same, or those pieces of it that were handed out.
         self._closed_step: int | None = None
         self._is_trained = False
-        self._score_batch: Score | None = None
-        self._metric: Metric | None = None
-        self._scored: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]] = []  # For the metric.
-        self._least_score, self._greatest_score = math.inf, -math.inf  # What the evaluation has seen.
-        self._has_warned_of_scores = False
 
     def _warn(self, text: str) -> None:
         self._connection.warn(text)  # The launcher's console has it.
@@ -224,132 +134,15 @@ class Run:
         parameter is not finite or an optimizer has a NaN, since training could not go on from that.
         """
         for name, value in objects.items():
-            if _random_states.is_generator(value):
-                value = _random_states.Generator(value)
-            if not (callable(getattr(value, 'state_dict', None)) and callable(getattr(value, 'load_state_dict', None))):
-                raise Error("'%s' cannot be tracked: %s has no state_dict() and load_state_dict()."
-                            % (name, type(value).__name__))
-            if name.startswith('_'):
-                raise Error("'%s' cannot be tracked: names that begin with '_' are the package's own." % name)
-            if name in self._tracked:
-                raise Error("There is a tracked object '%s' already." % name)
-            self._tracked[name] = value
-            self._tracked_bytes[name] = _state.check(name, self._state_of(name), isinstance(value, _SCHEDULERS))
-            self._check_size(sum(self._tracked_bytes.values()))
-            if isinstance(value, torch.optim.Optimizer):
-                self._watch(name, value)
-        if self.job.loads and not self._has_loaded:
+            self._tracked.add(name, value)
+        if self.job.loads and not self._tracked.has_loaded:
             event = self._receive()
             if event.kind != lib.LOAD:
                 raise Error('The worker sends event %d in place of the state of the checkpoint: worker and package are '
                             'of different builds.' % event.kind)
-            self._load()
+            self._tracked.load(self._connection.loaded())
         else:
-            self._give_states(objects)
-
-    def _check_size(self, size: int) -> None:
-        limit = self.job.max_state_bytes
-        if limit is None or size <= limit:
-            return
-        sizes = sorted(self._tracked_bytes.items(), key=lambda item: -item[1])
-        raise Error('What is tracked has %s (%s), and a checkpoint takes %s of a script, a part of '
-                    'cluster.max_pending_size: raise that, or track less.'
-                    % (_megabytes(size), ', '.join("'%s' %s" % (name, _megabytes(each)) for name, each in sizes),
-                       _megabytes(limit)))
-
-    def _check_finite(self, state: dict[str, typing.Any]) -> None:
-        """Refuses what training could not go on from: trained parameters that are not finite, optimizers with a NaN."""
-        for name, value in self._tracked.items():
-            if isinstance(value, torch.nn.Module):
-                # What is not trained may hold anything, such as masks of attention and marks of missing values.
-                plain = _state.plain_names(value.state_dict())
-                trained = {plain.get(key, key) for key, each in value.named_parameters() if each.requires_grad}
-                found = _state.find_not_finite({key: each for key, each in state[name].items() if key in trained},
-                                               False)
-            elif isinstance(value, torch.optim.Optimizer):
-                found = _state.find_not_finite(state[name], True)
-            else:
-                continue
-            if found is not None:
-                raise Error("Step %s: the tracked '%s' cannot be saved: %s, from which training could not go on. An "
-                            'earlier checkpoint is without it.'
-                            % ('?' if self._closed_step is None else self._closed_step, name, found))
-
-    def _watch(self, name: str, optimizer: torch.optim.Optimizer) -> None:
-        """Notes the steps of an optimizer, however often schedulers wrap its step(), before or after."""
-        self._optimizers[name] = optimizer
-        step, stepped = optimizer.step, self._stepped
-
-        def noted(_: torch.optim.Optimizer, *arguments: typing.Any, **named: typing.Any) -> typing.Any:
-            result = step(*arguments, **named)
-            stepped[name] = _is_called_by_scaler()
-            return result
-        functools.update_wrapper(noted, step)  # With the marks of a scheduler that has wrapped it.
-        setattr(optimizer, 'step', types.MethodType(noted, optimizer))  # Schedulers ask for a bound method.
-
-    def _load(self) -> None:
-        """LOAD: takes the state of the checkpoint that training goes on from."""
-        data = self._connection.loaded()
-        self._has_loaded = True
-        if not data:
-            return
-        self._loaded = _state.decode(data)
-        self._random_states = {name: self._loaded.pop(name) for name in _random_states.NAMES if name in self._loaded}
-        self._give_states(self._tracked)
-
-    def _give_states(self, names: typing.Iterable[str]) -> None:
-        if self._loaded is None:
-            return
-        for name in names:
-            if name not in self._loaded:
-                self._warn("The checkpoint has no state of '%s', which begins anew." % name)
-                continue
-            value, state = self._tracked[name], self._loaded.pop(name)
-            settings = list(getattr(value, 'defaults', []))  # An optimizer has them.
-            try:
-                if isinstance(value, torch.nn.Module):
-                    state = _with_names_of(value, state)
-                value.load_state_dict(state)
-                misfit, cause = '', None
-                if isinstance(value, torch.optim.Optimizer):
-                    misfit = _missing_settings(settings, value.param_groups)
-            except Exception as error:
-                misfit, cause = str(error), error
-                if isinstance(error, KeyError):
-                    groups = state.get('param_groups', []) if isinstance(value, torch.optim.Optimizer) else []
-                    misfit = _missing_settings(settings, groups) or 'it has no %s.' % error
-            if misfit:
-                raise Error("The checkpoint's state of '%s' does not fit the %s of this script: %s"
-                            % (name, type(value).__name__, misfit)) from cause
-
-    def _restore_random_states(self) -> None:
-        """As late as the first batch, since the script may have used random numbers for its initial values."""
-        states, self._random_states = self._random_states, {}
-        _random_states.restore(states)
-
-    def _state_of(self, name: str) -> typing.Any:
-        """What the state_dict() of a tracked object returns, with plain names."""
-        value = self._tracked[name]
-        state = value.state_dict()
-        if not isinstance(value, torch.nn.Module):
-            return state
-        plain = _state.plain_names(state)
-        return collections.OrderedDict((plain[key], item) for key, item in state.items())
-
-    def _state_bytes(self) -> bytes:
-        state: dict[str, typing.Any] = {name: self._state_of(name) for name in self._tracked}
-        self._check_finite(state)
-        # A generator that nothing has used or seeded since the beginning may have begun anywhere.
-        state.update((name, now) for name, now in _random_states.now().items()
-                     if _state.encode({name: now}) != self._first_random_states.get(name))
-        skips_functions = [name for name, value in self._tracked.items() if isinstance(value, _SCHEDULERS)]
-        data = _state.encode(state, skips_functions)
-        if self.job.max_state_bytes is not None and len(data) > self.job.max_state_bytes:
-            # An optimizer has its state from its first step on.
-            self._tracked_bytes = {name: _state.check(name, state[name], name in skips_functions)
-                                   for name in self._tracked}
-            self._check_size(len(data))
-        return data
+            self._tracked.give_states(objects)
 
     # Batches
     # ------------------------------------------------------------------------------------------------------------------
@@ -387,14 +180,12 @@ class Run:
                         'data. How many there are, train.passes says in the job.')
         if self.job.evaluates and evaluate is None:
             raise Error('The job evaluates while it trains: give a module to run.batches(evaluate=net).')
-        if evaluate is not None:
-            self._require_metric(metric, 'run.batches(evaluate=net, metric=function)')
         if not _is_count(accumulate):
             raise Error('run.batches(accumulate=%r): a step has 1 piece or more.' % (accumulate,))
         if self._open is not None:
             raise Error('Step %d is not closed: call run.step(loss) or run.skip() before run.batches().'
                         % self._open.step)
-        self._score_batch, self._metric = evaluate, metric
+        self._scoring.use(evaluate, metric, 'run.batches(evaluate=net, metric=function)')
         return self._batches(accumulate)
 
     def _require_with(self) -> None:
@@ -403,7 +194,7 @@ class Run:
                         'the script has ended well.' % self._CALL)
 
     def _batches(self, accumulate: int) -> typing.Iterator[Batch]:
-        self._restore_random_states()
+        self._tracked.restore_random_states()
         while not self._is_trained:
             event = self._next()
             if event.kind == lib.EVALUATION:
@@ -417,12 +208,10 @@ class Run:
                 yield from self._train(event, accumulate)
 
     def _train(self, event: lib.Event, accumulate: int) -> typing.Iterator[Batch]:
-        if not self._has_batch and self._loaded:
-            self._warn('The checkpoint has states of objects that this script does not track: %s. The next '
-                       'checkpoint is without them.' % ', '.join(sorted(self._loaded)))
-            self._loaded.clear()
+        if not self._has_batch:
+            self._tracked.forget_others()
         self._has_batch = True
-        self._stepped.clear()
+        self._tracked.stepped.clear()
         self._trace.begin(event.step)
         with self._trace.span('make batch'):
             self._open = make_batch(self._id, self._slot(event), event, self.job, self._modules)
@@ -457,10 +246,10 @@ class Run:
             event = self._receive()
             if event.kind == lib.SAVE:
                 with self._trace.span('save state'):
-                    self._connection.save(self._state_bytes())
+                    self._connection.save(self._tracked.state_bytes(self._closed_step))
             elif event.kind == lib.LOAD:
-                self._load()
-                self._restore_random_states()
+                self._tracked.load(self._connection.loaded())
+                self._tracked.restore_random_states()
             else:
                 return event
 
@@ -478,8 +267,7 @@ class Run:
         batch = self._require_open('run.backward()')
         piece = self._pieces[-1]
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise Error('Step %d: run.backward() takes the mean loss over the samples, one number; this is %s.'
-                        % (batch.step, _kind_of(loss)))
+            raise _no_mean('run.backward()', batch, loss)
         weighted = loss if piece.share == 1.0 else loss.mul(piece.share)
         batch._state.is_in_backward = True
         try:
@@ -499,10 +287,7 @@ class Run:
 
         run.step(scaler=scaler) does not unscale them again. Where run.skip() follows instead, it updates the scaler.
         """
-        batch = self._require_open('run.unscale_()')
-        if not self._pieces[-1].closes:
-            raise Error('Step %d has another piece: call run.unscale_() after the last one, where batch.closes is true.'
-                        % batch.step)
+        batch = self._require_last('run.unscale_()')
         for optimizer in self._optimizers_with_rows(batch):
             self._unscale(batch, scaler, optimizer)
         self._unscaler = scaler
@@ -526,10 +311,7 @@ class Run:
 
         Returns whether the step was made: False where the scaler has skipped it.
         """
-        batch = self._require_open('run.step()')
-        if not self._pieces[-1].closes:
-            raise Error('Step %d has another piece: call run.step() after the last one, where batch.closes is true.'
-                        % batch.step)
+        batch = self._require_last('run.step()')
         loss_sum = self._loss_sum(batch, loss)
         if learning_rate is not None and not 0 <= learning_rate < math.inf:
             raise Error('Step %d: the learning rate is a finite number of 0 or more, and not %s.'
@@ -539,12 +321,12 @@ class Run:
             if not self._scaler_steps(batch, scaler, rows):
                 self._close(batch, loss_sum, math.nan, lib.SKIPS)
                 return False
-        elif rows and self._modules and self._has_scaler():
+        elif rows and self._modules and self._tracked.has_scaler():
             raise Error("Step %d: a GradScaler scales the gradients of the rows as well. Call run.step(loss, "
                         'scaler=scaler), which unscales them, steps the tracked optimizers and updates the scaler, and '
                         'leave scaler.step() and scaler.update() out.' % batch.step)
-        for name in self._optimizers:
-            if name not in self._stepped:
+        for name in self._tracked.optimizers:
+            if name not in self._tracked.stepped:
                 raise Error("Step %d: the tracked optimizer '%s' has not stepped since the last step. Call its step() "
                             'before run.step(loss) (with accumulate= in each batch with batch.closes), or run.skip() '
                             'for a batch that counts for nothing. With a GradScaler, run.step(loss, scaler=scaler) '
@@ -583,6 +365,13 @@ class Run:
         raise Error('Step %d is closed already: run.step() or run.skip() is called once a batch, and nothing of the '
                     'batch after it.' % self._closed_step)
 
+    def _require_last(self, call: str) -> Batch:
+        batch = self._require_open(call)
+        if not self._pieces[-1].closes:
+            raise Error('Step %d has another piece: call %s after the last one, where batch.closes is true.'
+                        % (batch.step, call))
+        return batch
+
     def _loss_sum(self, batch: Batch, loss: torch.Tensor | float | None) -> float:
         """The sum of the samples' losses."""
         has_pieces = batch._state.pieces > 1
@@ -592,8 +381,7 @@ class Run:
                             % batch.step)
             return batch._state.loss_sum
         if isinstance(loss, torch.Tensor) and loss.numel() != 1:
-            raise Error('Step %d: run.step() takes the mean loss over the samples, one number; this is %s.'
-                        % (batch.step, _kind_of(loss)))
+            raise _no_mean('run.step()', batch, loss)
         return float(loss.detach() if isinstance(loss, torch.Tensor) else loss) * batch.size
 
     def _gradients(self, batch: Batch) -> Gradients:
@@ -641,7 +429,7 @@ class Run:
         """The tracked optimizers, and before them one of the step's rows, which never steps."""
         if self._rows_optimizer is None and batch.leaves:
             self._rows_optimizer = torch.optim.SGD(batch.leaves, lr=0.0)
-        return [*([] if self._rows_optimizer is None else [self._rows_optimizer]), *self._optimizers.values()]
+        return [*([] if self._rows_optimizer is None else [self._rows_optimizer]), *self._tracked.optimizers.values()]
 
     @staticmethod
     def _unscale(batch: Batch, scaler: typing.Any, optimizer: torch.optim.Optimizer) -> None:
@@ -652,29 +440,27 @@ class Run:
             if 'unscale_() has already been called' not in str(error):
                 raise Error('Step %d: the scaler cannot unscale the gradients: %s' % (batch.step, error)) from error
 
-    def _has_scaler(self) -> bool:
-        return any(self._stepped.values()) or any(_is_enabled_scaler(value) for value in self._tracked.values())
-
     def _scaler_steps(self, batch: Batch, scaler: typing.Any, rows: bool) -> bool:
         """Unscales all gradients, and steps the tracked optimizers where all are finite; returns whether they are."""
-        if self._stepped:
+        if self._tracked.stepped:
             raise Error("Step %d: run.step(scaler=scaler) steps the tracked optimizers itself, and '%s' has stepped "
-                        'already. Leave scaler.step() and scaler.update() out.' % (batch.step, min(self._stepped)))
-        if not self._optimizers:
+                        'already. Leave scaler.step() and scaler.update() out.'
+                        % (batch.step, min(self._tracked.stepped)))
+        if not self._tracked.optimizers:
             raise Error('Step %d: run.step(scaler=scaler) steps the tracked optimizers, and there is none: call '
                         'run.track(opt=optimizer) before.' % batch.step)
-        for name, optimizer in self._optimizers.items():
+        for name, optimizer in self._tracked.optimizers.items():
             if all(each.grad is None for group in optimizer.param_groups for each in group['params']):
                 raise Error("Step %d: no gradient has reached the parameters of the tracked optimizer '%s', which a "
                             'scaler needs. Is it of another module than the loss?' % (batch.step, name))
         is_finite = True
-        for optimizer in self._optimizers_with_rows(batch) if rows else self._optimizers.values():
+        for optimizer in self._optimizers_with_rows(batch) if rows else self._tracked.optimizers.values():
             self._unscale(batch, scaler, optimizer)
             if scaler.is_enabled():
                 found = scaler._found_inf_per_device(optimizer)
                 is_finite = is_finite and not any(float(each) for each in found.values())
         if is_finite:
-            for optimizer in self._optimizers.values():
+            for optimizer in self._tracked.optimizers.values():
                 scaler.step(optimizer)
         scaler.update()
         return is_finite
@@ -705,8 +491,7 @@ class Run:
             raise Error('Step %d is not closed: run.evaluate() comes after the loop over run.batches().'
                         % self._open.step)
         self._require_with()
-        self._score_batch, self._metric = net, metric or self._metric
-        self._require_metric(self._metric, 'run.evaluate(net, metric=function)')
+        self._scoring.use(net, metric or self._scoring.metric, 'run.evaluate(net, metric=function)')
         self._connection.evaluate()
         while True:
             event = self._next()
@@ -730,69 +515,11 @@ class Run:
         before = _random_states.now()
         try:
             with self._trace.span('score batch'):
-                self._score_batch_of(event)
+                batch = make_batch(self._id, self._slot(event), event, self.job, self._modules)
+                self._scoring.score(batch, self._tracked.objects.values())
+                self._connection.scores(event.slot)
         finally:
             _random_states.restore(before)
-
-    def _score_batch_of(self, event: lib.Event) -> None:
-        batch = make_batch(self._id, self._slot(event), event, self.job, self._modules)
-        net = self._score_batch
-        assert net is not None
-        scored = [each for each in (*_used_by(net), *self._tracked.values()) if isinstance(each, torch.nn.Module)]
-        modes = [(module, module.training) for each in scored for module in each.modules()]
-        try:
-            for each in scored:
-                each.eval()
-            if batch.size > 0:
-                with torch.no_grad():
-                    scores = net(batch)
-                if not isinstance(scores, torch.Tensor) or scores.numel() != batch.size:
-                    raise Error('The evaluation needs one logit a sample, %d of them, and got %s.'
-                                % (batch.size, _kind_of(scores)))
-                out = batch._slot.required(lib.SCORES).copy_(scores.reshape(-1))
-                self._least_score = min(self._least_score, float(out.min()))
-                self._greatest_score = max(self._greatest_score, float(out.max()))
-                if self._metric is not None:
-                    weight = None if batch.weight is None else batch.weight.clone()
-                    self._scored.append((out.clone(), batch.label.clone(), weight))
-        finally:
-            for module, mode in modes:  # A module comes before its parts.
-                if module.training != mode:
-                    module.train(mode)
-        own_metric = batch._slot.tensor(lib.OWN_METRIC)
-        if own_metric is not None:  # The last batch of an evaluation has it.
-            own_metric.fill_(self._compute_metric())
-            self._check_scores()
-        self._connection.scores(event.slot)
-
-    def _check_scores(self) -> None:
-        """Warns once of scores that are rather probabilities."""
-        if 0 <= self._least_score < self._greatest_score <= 1 and not self._has_warned_of_scores:
-            self._has_warned_of_scores = True
-            self._warn('All scores of an evaluation lie between %.3g and %.3g. They are logits, not probabilities: the '
-                       'function that scores returns what would go into sigmoid().'
-                       % (self._least_score, self._greatest_score))
-        self._least_score, self._greatest_score = math.inf, -math.inf
-
-    def _require_metric(self, metric: Metric | None, call: str) -> None:
-        if self.job.own_metric and metric is None:
-            raise Error("The job decides by the script's own metric '%s' (evaluate.own_metric): give the function that "
-                        'computes it to %s.' % (self.job.own_metric, call))
-
-    def _compute_metric(self) -> float:
-        """The own metric of what was scored since the last call; NaN: there is none."""
-        scored = self._scored
-        self._scored = []
-        if self._metric is None or not scored:
-            return math.nan
-        weights = [weight for _, _, weight in scored if weight is not None]
-        logits = torch.cat([each for each, _, _ in scored])
-        labels = torch.cat([each for _, each, _ in scored])
-        value = self._metric(logits, labels, torch.cat(weights) if weights else None)
-        try:
-            return float(value)
-        except (TypeError, ValueError, RuntimeError):
-            raise Error('The metric returns one number, and not %s.' % _kind_of(value)) from None
 
     # End
     # ------------------------------------------------------------------------------------------------------------------
@@ -820,32 +547,13 @@ class Run:
             self._connection.close()
 
 
-def _used_by(score: Score) -> list[typing.Any]:
-    """A module itself, the object of a method, and what a function refers to by name."""
-    found = [getattr(score, '__self__', score)]
-    if inspect.isfunction(score):
-        with contextlib.suppress(ValueError):  # A variable that has no value yet.
-            names = inspect.getclosurevars(score)
-            found += [*names.nonlocals.values(), *names.globals.values()]
-    return found
-
-
 def _is_count(value: typing.Any) -> bool:
     return isinstance(value, int) and value >= 1
 
 
-def _megabytes(size: int) -> str:
-    return '%.1f MiB' % (size / 1024 ** 2)
-
-
-def _missing_settings(settings: typing.Sequence[str], groups: typing.Sequence[dict[str, typing.Any]]) -> str:
-    """Which settings of an optimizer its state lacks; '' where it has all."""
-    missing = [key for key in settings if any(key not in group for group in groups)]
-    return 'it has no %s, and is of another optimizer.' % ', '.join(missing) if missing else ''
-
-
-def _kind_of(value: typing.Any) -> str:
-    return 'a tensor %s' % list(value.shape) if isinstance(value, torch.Tensor) else 'of type ' + type(value).__name__
+def _no_mean(call: str, batch: Batch, loss: typing.Any) -> Error:
+    return Error('Step %d: %s takes the mean loss over the samples, one number; this is %s.'
+                 % (batch.step, call, kind_of(loss)))
 
 
 def worker() -> Run:
