@@ -9,7 +9,6 @@
 #include <optional>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,6 +22,7 @@
 #include "common/net/rpc.h"
 #include "common/wire/codec.h"
 #include "common/wire/messages.h"
+#include "server/rpc/pull_handling.h"
 
 namespace thermocline {
 namespace {
@@ -135,7 +135,8 @@ std::string DescribePush(const wire::PushChunk& chunk) {
 
 // One Pull on its way through the server; deletes itself when gRPC is done with it. Runs on gRPC's
 // thread: decodes, asks the core, gathers, replies. A held pull keeps no thread waiting; its reply
-// is made on a handler thread, as is that of a pull whose rows may be on the disk.
+// is made on a thread of its lane, as is that of a pull whose rows may be on the disk: gRPC's must
+// not wait for one. The threads of readers delay no push.
 class ParameterServerService::PullReactor final : public grpc::ServerUnaryReactor {
  public:
   PullReactor(ParameterServerService* service, grpc::CallbackServerContext* context,
@@ -147,28 +148,20 @@ class ParameterServerService::PullReactor final : public grpc::ServerUnaryReacto
  private:
   absl::Status Decode(const grpc::ByteBuffer& request);
   absl::Status ReserveForRequest(uint64_t bytes);
-  void OnAnswer(absl::StatusOr<wire::PullAnswer> answer);
-  bool MayReadDisk() const;
   void Reply(const absl::StatusOr<wire::PullAnswer>& answer);
   absl::Status MakeReply(const absl::StatusOr<wire::PullAnswer>& answer);
   void FinishWith(const absl::Status& status);
   std::string Describe() const;
-  Step TracedStep() const { return lane_ == &service_->train_ ? request_.step : kNoStep; }
-  TraceArgument TracedRank() const { return {"worker", request_.header.rank.value()}; }
 
   ParameterServerService* const service_;
   PullLane* lane_ = nullptr;  // The lane of the pull's kind; set by Start.
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const reply_;
-  const std::thread::id start_thread_ = std::this_thread::get_id();
-  bool starting_ = true;  // Only start_thread_ reads it.
+  std::optional<PullHandling> handling_;  // Set by Start.
   PullTicket ticket_ = kNoTicket;
   bool admitted_ = false;
   uint64_t request_bytes_ = 0;  // Reserved in lane_.
   uint64_t reply_bytes_ = 0;
-  int64_t resumed_us_;      // When handling began, or began again after the hold.
-  int64_t handled_us_ = 0;  // How long handling took before the hold.
-  int64_t held_ns_ = 0;     // TraceBegin() as the hold began.
   wire::PullRequest request_;
 };
 
@@ -199,20 +192,17 @@ class ParameterServerService::PushReactor final : public grpc::ServerUnaryReacto
 ParameterServerService::PullReactor::PullReactor(ParameterServerService* service,
                                                  grpc::CallbackServerContext* context,
                                                  grpc::ByteBuffer* reply)
-    : service_(service), context_(context), reply_(reply), resumed_us_(MonotonicMicros()) {}
+    : service_(service), context_(context), reply_(reply) {}
 
 void ParameterServerService::PullReactor::Start(const grpc::ByteBuffer& request) {
   NameTraceThread("gRPC");
   lane_ = service_->LaneOf(wire::PeekPullKind(request));
-  lane_->stats.Begin();
+  handling_.emplace(service_->core_, &lane_->stats, &lane_->threads);
   const absl::Status decoded = Decode(request);
   if (!decoded.ok()) return FinishWith(WithContext(decoded, service_->Where("Pull")));
-  handled_us_ = MonotonicMicros() - resumed_us_;
-  held_ns_ = TraceBegin();
-  ticket_ = service_->core_->Pull(
-      request_, [this](absl::StatusOr<wire::PullAnswer> answer) { OnAnswer(std::move(answer)); },
-      TimeLeftUs(*context_));
-  starting_ = false;
+  ticket_ =
+      handling_->Ask(request_, TimeLeftUs(*context_), /*may_wait=*/false,
+                     [this](const absl::StatusOr<wire::PullAnswer>& answer) { Reply(answer); });
 }
 
 // gRPC calls this after Start, and not after OnDone.
@@ -240,25 +230,6 @@ absl::Status ParameterServerService::PullReactor::ReserveForRequest(uint64_t byt
   return absl::OkStatus();
 }
 
-void ParameterServerService::PullReactor::OnAnswer(absl::StatusOr<wire::PullAnswer> answer) {
-  const bool held = std::this_thread::get_id() != start_thread_ || !starting_;
-  if (!held && !MayReadDisk()) return Reply(answer);
-  if (held) TraceInterval("hold pull of", TracedStep(), held_ns_, TracedRank());
-  // This thread applies pushes, runs timers or is gRPC's: it must not gather the rows of another
-  // call's pull, or wait for a disk. The threads of readers delay no push.
-  lane_->threads.Run([this, answer = std::move(answer)] {
-    NameTraceThread("handle requests");
-    resumed_us_ = MonotonicMicros();
-    Reply(answer);
-  });
-}
-
-bool ParameterServerService::PullReactor::MayReadDisk() const {
-  return std::any_of(
-      request_.tables.begin(), request_.tables.end(),
-      [this](const wire::KeyRange& range) { return service_->core_->MayReadDisk(range.table); });
-}
-
 void ParameterServerService::PullReactor::Reply(const absl::StatusOr<wire::PullAnswer>& answer) {
   const absl::Status status = MakeReply(answer);
   FinishWith(status.ok() ? status : WithContext(status, Describe()));
@@ -266,7 +237,6 @@ void ParameterServerService::PullReactor::Reply(const absl::StatusOr<wire::PullA
 
 absl::Status ParameterServerService::PullReactor::MakeReply(
     const absl::StatusOr<wire::PullAnswer>& answer) {
-  const TraceSpan span("answer pull", TracedStep(), TracedRank());
   RETURN_IF_ERROR(answer.status());
   if (context_->IsCancelled()) return absl::CancelledError("the caller has gone");
   std::vector<wire::PullReplyBuilder::Table> tables;
@@ -305,7 +275,7 @@ std::string ParameterServerService::PullReactor::Describe() const {
 }
 
 void ParameterServerService::PullReactor::FinishWith(const absl::Status& status) {
-  lane_->stats.End(status.ok(), handled_us_ + MonotonicMicros() - resumed_us_);
+  handling_->End(status.ok());
   Finish(ToGrpcStatus(status));  // May destroy this object.
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,26 +14,19 @@
 #include "common/base/task_queue.h"
 #include "common/base/trace.h"
 #include "common/net/rpc.h"
+#include "server/rpc/pull_handling.h"
 
 namespace thermocline {
 namespace {
 
 // A pull under way, until its `done` has returned.
 struct PullUnderWay {
-  PullUnderWay(const PullCall& pull_call, std::function<void(absl::StatusOr<wire::PullAnswer>)> on)
-      : call(pull_call), done(std::move(on)) {}
-
   const PullCall call;
   const std::function<void(absl::StatusOr<wire::PullAnswer>)> done;
-  TaskQueue* threads = nullptr;  // They ask the core, and gather the rows.
-  std::thread::id asker;         // The thread that asks the core.
-  bool is_asking = true;         // Only `asker` reads it.
-  int64_t resumed_us = 0;        // When handling began, or began again after the hold.
-  int64_t handled_us = 0;        // How long handling took before the hold.
-  int64_t held_ns = 0;           // TraceBegin() as the hold began.
+  PullHandling handling;
   // Under the transport's mutex:
   PullTicket ticket = kNoTicket;
-  bool is_answered = false;
+  bool has_ended = false;
 };
 
 template <typename Call>
@@ -64,6 +56,12 @@ struct CoreTransport::Impl {
     absl::MutexLock lock(&mutex);
     --under_way;
   }
+  void End(PullUnderWay* pull) {
+    absl::MutexLock lock(&mutex);
+    --under_way;
+    pull->has_ended = true;
+    held.erase(pull->ticket);
+  }
   bool IsClosed() const {
     absl::MutexLock lock(&mutex);
     return closed;
@@ -72,8 +70,7 @@ struct CoreTransport::Impl {
 
   TaskQueue* ThreadsOf(const PullCall& call);
   void Ask(const std::shared_ptr<PullUnderWay>& pull, int64_t deadline_us);
-  void OnAnswer(const std::shared_ptr<PullUnderWay>& pull, absl::StatusOr<wire::PullAnswer> answer);
-  void Finish(const PullUnderWay& pull, absl::StatusOr<wire::PullAnswer> answer);
+  void Finish(PullUnderWay* pull, absl::StatusOr<wire::PullAnswer> answer);
   absl::Status Gather(const PullCall& call) const;
   void Take(const PushCall& call, std::function<void(absl::StatusOr<wire::PushAnswer>)> done);
 
@@ -82,7 +79,7 @@ struct CoreTransport::Impl {
   mutable absl::Mutex mutex;
   bool closed ABSL_GUARDED_BY(mutex) = false;
   int under_way ABSL_GUARDED_BY(mutex) = 0;                     // Calls whose `done` is to return.
-  absl::flat_hash_set<PullTicket> held ABSL_GUARDED_BY(mutex);  // Pulls that the core holds.
+  absl::flat_hash_set<PullTicket> held ABSL_GUARDED_BY(mutex);  // Pulls that the core may hold.
   // Last: their tasks use what is above. The threads of `readers` may wait for a disk, and delay no
   // push.
   TaskQueue readers;
@@ -102,21 +99,15 @@ TaskQueue* CoreTransport::Impl::ThreadsOf(const PullCall& call) {
 
 void CoreTransport::Impl::Ask(const std::shared_ptr<PullUnderWay>& pull, int64_t deadline_us) {
   NameTraceThread("handle requests");
-  pull->asker = std::this_thread::get_id();
-  pull->resumed_us = MonotonicMicros();
-  if (IsClosed()) return Finish(*pull, absl::CancelledError("the transport is closed"));
-  const wire::PullRequest request = ToWire(pull->call);
-  pull->handled_us = MonotonicMicros() - pull->resumed_us;
-  pull->held_ns = TraceBegin();
-  const PullTicket ticket = core->Pull(
-      request,
-      [this, pull](absl::StatusOr<wire::PullAnswer> answer) { OnAnswer(pull, std::move(answer)); },
-      deadline_us);
+  pull->handling.Resume();
+  if (IsClosed()) return Finish(pull.get(), absl::CancelledError("the transport is closed"));
+  const PullTicket ticket = pull->handling.Ask(
+      ToWire(pull->call), deadline_us, /*may_wait=*/true,
+      [this, pull](const absl::StatusOr<wire::PullAnswer>& answer) { Finish(pull.get(), answer); });
   if (ticket == kNoTicket) return;
-  pull->is_asking = false;
   {
     absl::MutexLock lock(&mutex);
-    if (pull->is_answered) return;
+    if (pull->has_ended) return;
     pull->ticket = ticket;
     held.insert(ticket);
     if (!closed) return;
@@ -124,39 +115,15 @@ void CoreTransport::Impl::Ask(const std::shared_ptr<PullUnderWay>& pull, int64_t
   core->DropPull(ticket);
 }
 
-// The rows of a pull that was held are gathered by a task: its answer comes on a thread that
-// applies a step or runs timers.
-void CoreTransport::Impl::OnAnswer(const std::shared_ptr<PullUnderWay>& pull,
-                                   absl::StatusOr<wire::PullAnswer> answer) {
-  const bool was_held = std::this_thread::get_id() != pull->asker || !pull->is_asking;
-  if (!was_held) return Finish(*pull, std::move(answer));
-  TraceInterval("hold pull of", TracedStep(pull->call), pull->held_ns,
-                {"worker", pull->call.header.rank.value()});
-  {
-    absl::MutexLock lock(&mutex);
-    pull->is_answered = true;
-    if (pull->ticket != kNoTicket) held.erase(pull->ticket);
-  }
-  pull->threads->Run([this, pull, answer = std::move(answer)] {
-    NameTraceThread("handle requests");
-    pull->resumed_us = MonotonicMicros();
-    Finish(*pull, answer);
-  });
-}
-
-void CoreTransport::Impl::Finish(const PullUnderWay& pull,
-                                 absl::StatusOr<wire::PullAnswer> answer) {
-  const PullCall& call = pull.call;
+void CoreTransport::Impl::Finish(PullUnderWay* pull, absl::StatusOr<wire::PullAnswer> answer) {
   if (answer.ok() && answer->readiness == wire::Readiness::kReady) {
-    const TraceSpan span("answer pull", TracedStep(call), {"worker", call.header.rank.value()});
-    const absl::Status gathered = Gather(call);
+    const absl::Status gathered = Gather(pull->call);
     if (!gathered.ok()) answer = gathered;
   }
-  if (!answer.ok()) answer = Explain(answer.status(), "Pull", call);
-  MethodStats* const stats = call.kind == wire::PullKind::kRead ? options.reads : options.pulls;
-  stats->End(answer.ok(), pull.handled_us + MonotonicMicros() - pull.resumed_us);
-  pull.done(std::move(answer));
-  End();
+  if (!answer.ok()) answer = Explain(answer.status(), "Pull", pull->call);
+  pull->handling.End(answer.ok());
+  pull->done(std::move(answer));
+  End(pull);
 }
 
 absl::Status CoreTransport::Impl::Gather(const PullCall& call) const {
@@ -210,10 +177,12 @@ void CoreTransport::Pull(ServerIndex server, const PullCall& call, int64_t deadl
   if (!impl_->Begin()) {
     return done(Explain(absl::CancelledError("the transport is closed"), "Pull", call));
   }
-  (call.kind == wire::PullKind::kRead ? impl_->options.reads : impl_->options.pulls)->Begin();
-  const auto pull = std::make_shared<PullUnderWay>(call, std::move(done));
-  pull->threads = impl_->ThreadsOf(call);
-  pull->threads->Run([impl = impl_.get(), pull, deadline_us] { impl->Ask(pull, deadline_us); });
+  MethodStats* const stats =
+      call.kind == wire::PullKind::kRead ? impl_->options.reads : impl_->options.pulls;
+  TaskQueue* const threads = impl_->ThreadsOf(call);
+  const std::shared_ptr<PullUnderWay> pull(
+      new PullUnderWay{call, std::move(done), PullHandling(impl_->core, stats, threads)});
+  threads->Run([impl = impl_.get(), pull, deadline_us] { impl->Ask(pull, deadline_us); });
 }
 
 void CoreTransport::Push(ServerIndex server, const PushCall& call, int64_t /*deadline_us*/,
