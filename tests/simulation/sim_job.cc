@@ -335,6 +335,7 @@ void SimJob::AddWorker(const action::StartProcess& start) {
   if (rank == WorkerRank(0)) options.compute_us = setup_.slow_rank_us;
   options.tables = setup_.tables;
   options.dense = setup_.dense;
+  options.model = setup_.model.get();
   options.lacks_gradients = MayLackGradients(setup_.dense, num_workers_);
   if (HoldsParameters()) {
     options.held = held_;
@@ -384,6 +385,7 @@ std::unique_ptr<SimTraining> SimJob::JoinOthers(WorkerRank rank, Step first_step
   options.exchange.start_step = options.rows.start_step = first_step;
   options.rows.num_servers = num_servers_;
   options.num_steps = setup_.num_steps;
+  options.model = setup_.model.get();
   SimStreamPlace place;
   place.generation = start_.generation;
   place.rank = rank;

@@ -239,15 +239,20 @@ void ChooseExchange(SimRandom* random, SimSetup* setup) {
     if (keeps_rows) table.min_count = table.unused_steps = table.max_rows = 0;
   }
   setup->dense = ChooseDense(random, setup->tables);
+  if (random->Chance(0.4)) {
+    setup->model = std::make_shared<const SimModel>(
+        MakeSimModel(setup->tables, setup->dense[0].layout.optimizer));
+    setup->dense = setup->model->tables.dense;
+  }
   for (const DenseTable& tensor : setup->dense) setup->tables.push_back(tensor.layout);
 }
 
 std::string DescribeExchange(const SimSetup& setup) {
   if (!setup.exchange.has_value()) return "";
   const ExchangeSetup& exchange = *setup.exchange;
-  return absl::StrCat(", ", setup.dense.size(), " dense tensors exchanged",
-                      exchange.shares_rows ? ", and rows" : "", ", ", exchange.window_steps,
-                      " steps ahead, ", exchange.capacity, " rows held",
+  return absl::StrCat(setup.model == nullptr ? ", " : ", a sequence of steps, ", setup.dense.size(),
+                      " dense tensors exchanged", exchange.shares_rows ? ", and rows" : "", ", ",
+                      exchange.window_steps, " steps ahead, ", exchange.capacity, " rows held",
                       exchange.least_credit ? ", with the least credit" : "", ", streams break ",
                       exchange.streams.breaks, ", late ", exchange.streams.late, ", repeat ",
                       exchange.streams.repeat);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "common/math/table_spec.h"
 #include "server/core/server_config.h"
 #include "server/storage/push_journal.h"
+#include "tests/simulation/sim_model.h"
 #include "tests/simulation/sim_random.h"
 
 namespace thermocline {
@@ -151,7 +153,8 @@ struct SimSetup {
   OverloadFaults overload;    // For server 0.
   bool crash_at_end = false;  // All of them once more, when everything is acknowledged.
   std::vector<TableLayout> tables;
-  std::vector<DenseTable> dense;  // Among `tables`; none: no worker exchanges anything.
+  std::vector<DenseTable> dense;          // Among `tables`; none: no worker exchanges anything.
+  std::shared_ptr<const SimModel> model;  // Its are the dense tensors. Null: gradients are random.
   std::optional<ExchangeSetup> exchange;
 };
 

@@ -9,6 +9,7 @@
 #include "common/math/gradient_merge.h"
 #include "worker/data/batch.h"
 #include "worker/session/retry_policy.h"
+#include "worker/train/run_options.h"
 
 namespace thermocline {
 namespace {
@@ -114,8 +115,8 @@ SimTraining::SimTraining(const SimTrainingOptions& options, SimTrainee* trainee,
       exchange_(transport == nullptr ? nullptr
                                      : std::make_unique<Exchange>(options.exchange, Hooks(),
                                                                   std::move(transport), scheduler)),
-      batch_planner_(IdsOf(options.rows.tables), FeatureTables(options.rows.tables.size()),
-                     ClusterMap(options.rows.num_servers)),
+      model_(options.model == nullptr ? nullptr : options.model->MakeStep(&device_)),
+      batch_planner_(MakeBatchPlanner()),
       row_planner_(MakeRowPlanner(options_.rows, exchange_.get(), &threads_)),
       blocks_(options.dense, ClusterMap(options.rows.num_servers)),
       slices_(exchange_ == nullptr
@@ -125,7 +126,8 @@ SimTraining::SimTraining(const SimTrainingOptions& options, SimTrainee* trainee,
       weights_(blocks_.arena_floats()),
       state_(blocks_.arena_floats() / kDenseBlockFloats * blocks_.state_floats()),
       gradients_(blocks_.arena_floats()),
-      dense_(&blocks_, Arenas(), options.exchange.num_ranks, slices_.get(), &device_, session),
+      arenas_(Arenas()),
+      dense_(&blocks_, arenas_, options.exchange.num_ranks, slices_.get(), &device_, session),
       rows_(RowOptions(), HoldsRows() ? exchange_.get() : nullptr, session, &device_),
       order_(&rows_, &dense_, session, exchange_.get()),
       next_step_(options.exchange.start_step),
@@ -138,7 +140,16 @@ SimTraining::SimTraining(const SimTrainingOptions& options, SimTrainee* trainee,
 
 SimTraining::~SimTraining() { *is_over_ = true; }
 
+BatchPlanner SimTraining::MakeBatchPlanner() const {
+  if (model_ != nullptr) {
+    return MakePlanner(options_.model->tables, options_.rows.num_servers, model_->vector_places());
+  }
+  return BatchPlanner(IdsOf(options_.rows.tables), FeatureTables(options_.rows.tables.size()),
+                      ClusterMap(options_.rows.num_servers));
+}
+
 DenseArenas SimTraining::Arenas() {
+  if (model_ != nullptr) return model_->dense();
   const auto span = [](std::vector<float>& arena) {
     return DeviceSpan<float>{arena.data(), static_cast<int64_t>(arena.size())};
   };
@@ -260,31 +271,12 @@ bool SimTraining::Admit() {
   admitted_ = TakeContext();
   has_step_ = next_step_.value() < options_.num_steps;
   if (*has_step_) {
-    admitted_->batch = MakeBatch(next_step_);
+    admitted_->batch = trainee_.BatchOf(next_step_);
     batch_planner_.Plan(*admitted_->batch, &admitted_->plan);
   }
   next_step_ = next_step_ + 1;
   planning_at_ = Planning::kAdmitting;
   return Check(row_planner_->Admit(has_step_, admitted_.get(), &planning_, &goes_on_));
-}
-
-// One sample, which looks up all keys.
-std::unique_ptr<Batch> SimTraining::MakeBatch(Step step) const {
-  auto batch = std::make_unique<Batch>();
-  batch->step = step;
-  batch->size = 1;
-  batch->global_samples = options_.exchange.num_ranks;
-  batch->labels.assign(1, 0.0f);
-  for (const TableLayout& table : options_.rows.tables) {
-    FeatureLookups& lookups = batch->features.emplace_back();
-    for (const Key key : trainee_.KeysOf(step, table)) {
-      const uint32_t count = trainee_.LookupsOf(step, table.id, key);
-      for (uint32_t i = 0; i < count; ++i) lookups.keys.push_back(key);
-    }
-    lookups.offsets.assign(1, 0);
-    lookups.offsets.push_back(static_cast<int32_t>(lookups.keys.size()));
-  }
-  return batch;
 }
 
 // Until it is released: a step that was pushed is acknowledged then.
@@ -356,11 +348,15 @@ bool SimTraining::Receive() {
 bool SimTraining::GiveRows() {
   std::vector<RowsOfTable> all;
   for (size_t t = 0; t < options_.rows.tables.size(); ++t) {
-    const FeatureLookups& lookups = context_->batch->features[t];
     const Matrix& from = context_->tables[t].rows;
     std::map<Key, const float*> rows;
-    for (size_t i = 0; i < lookups.keys.size(); ++i) {
-      rows[lookups.keys[i]] = from.row(context_->plan.features[t].row_indices[i]);
+    for (size_t f = 0; f < context_->plan.features.size(); ++f) {
+      const FeaturePlan& plan = context_->plan.features[f];
+      if (plan.table != static_cast<int32_t>(t)) continue;
+      const FeatureLookups& lookups = context_->batch->features[f];
+      for (size_t i = 0; i < lookups.keys.size(); ++i) {
+        rows[lookups.keys[i]] = from.row(plan.row_indices[i]);
+      }
     }
     RowsOfTable& of_table = all.emplace_back();
     of_table.table = options_.rows.tables[t].id;
@@ -369,13 +365,13 @@ bool SimTraining::GiveRows() {
       of_table.values.insert(of_table.values.end(), row, row + from.cols);
     }
   }
-  auto weights = weights_.begin();
+  const float* weights = arenas_.weights.data;
   for (const DenseTable& tensor : options_.dense) {
     RowsOfTable& of_table = all.emplace_back();
     of_table.table = tensor.layout.id;
     of_table.keys.resize(tensor.num_blocks());
     std::iota(of_table.keys.begin(), of_table.keys.end(), 0);
-    const auto end = weights + tensor.num_blocks() * kDenseBlockFloats;
+    const float* const end = weights + tensor.num_blocks() * kDenseBlockFloats;
     of_table.values.assign(std::exchange(weights, end), end);
   }
   at_ = At::kComputing;
@@ -406,11 +402,23 @@ void SimTraining::PutGradients(const std::vector<ModelUpdate>& updates) {
   }
 }
 
+bool SimTraining::ComputeGradients() {
+  if (!Check(model_->Forward(context_.get())) || !Check(model_->BackwardToRows(context_.get()))) {
+    return false;
+  }
+  model_->BackwardDense();
+  return true;
+}
+
 void SimTraining::Push(const std::vector<ModelUpdate>& updates, float learning_rate,
                        bool writes_back) {
   context_->learning_rate = learning_rate;
   context_->writes_back = writes_back;
-  PutGradients(updates);
+  if (model_ == nullptr) {
+    PutGradients(updates);
+  } else if (!ComputeGradients()) {
+    return;
+  }
   device_.BeginPush();
   rows_.Update(context_.get());
   dense_.Update(context_.get());

@@ -23,6 +23,7 @@
 #include "tests/simulation/sabotaged_device.h"
 #include "tests/simulation/saboteur.h"
 #include "tests/simulation/server_blocks.h"
+#include "tests/simulation/sim_model.h"
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_setup.h"
 #include "worker/dense/dense_blocks.h"
@@ -36,6 +37,7 @@
 #include "worker/rows/step_context.h"
 #include "worker/rows/step_tasks.h"
 #include "worker/session/ps_session.h"
+#include "worker/train/model_step.h"
 
 namespace thermocline {
 
@@ -47,6 +49,7 @@ struct SimTrainingOptions {
   int contexts = 1;  // Steps that are planned or trained at a time, beyond the window's.
   int64_t num_steps = 0;
   std::vector<DenseTable> dense;
+  const SimModel* model = nullptr;  // It makes the gradients; null: the trainee does.
 };
 
 // The tables whose rows workers hold.
@@ -62,9 +65,9 @@ class SimTrainee {
  public:
   virtual ~SimTrainee() = default;
 
-  // What a step reads of a table, and for how many lookups. The same whenever it is asked.
-  virtual std::vector<Key> KeysOf(Step step, const TableLayout& table) const = 0;
-  virtual uint32_t LookupsOf(Step step, TableId table, Key key) const = 0;
+  // What a step looks up: feature f reads table f, where there is no SimModel. The same whenever it
+  // is asked.
+  virtual std::unique_ptr<Batch> BatchOf(Step step) const = 0;
   // Whether the worker stops after the step: until it goes on, nothing of later ones is fetched.
   virtual bool StopsAfter(Step step) const = 0;
   // All rows of the step are here; Push follows, now or later.
@@ -93,7 +96,8 @@ class SimTraining {
     stops_ = stops_ && !fetched_.empty();
     GoTo(At::kBetweenSteps);
   }
-  // Pushes the step whose rows OnRows had. updates: of all its keys, and of the dense parameters.
+  // Pushes the step whose rows OnRows had. updates: of all its keys, and of the dense parameters;
+  // a model computes its own.
   void Push(const std::vector<ModelUpdate>& updates, float learning_rate, bool writes_back);
   // REQUIRES: all pushes are acknowledged.
   void Leave();
@@ -119,6 +123,7 @@ class SimTraining {
   bool Has(PlantedFault fault) const { return saboteur_.Has(fault); }
   bool HoldsRows() const { return options_.rows.held != HeldSet::kNone; }
   ExchangeHooks Hooks();
+  BatchPlanner MakeBatchPlanner() const;
   DenseArenas Arenas();
   RowSourceOptions RowOptions();
   std::vector<uint32_t> PlantedOrder();
@@ -127,13 +132,13 @@ class SimTraining {
   bool RunTask(StepTasks* tasks);
   bool PlanMore();
   bool Admit();
-  std::unique_ptr<Batch> MakeBatch(Step step) const;
   ContextPtr TakeContext();
   bool Train();
   void FetchAhead();
   bool Receive();
   bool GiveRows();
   void PutGradients(const std::vector<ModelUpdate>& updates);
+  bool ComputeGradients();
   bool StartPush();
   bool FinishPush();
   bool EndStep();
@@ -149,13 +154,15 @@ class SimTraining {
   SimRandom random_;
   SabotagedDevice device_;
   ThreadPool threads_{1};
-  const std::unique_ptr<Exchange> exchange_;  // Null: it is alone.
+  const std::unique_ptr<Exchange> exchange_;      // Null: it is alone.
+  const std::unique_ptr<DeviceModelStep> model_;  // Null: the trainee makes the gradients.
   BatchPlanner batch_planner_;
   const std::unique_ptr<RowPlanner> row_planner_;
   std::vector<std::unique_ptr<StepContext>> contexts_;
   const DenseBlocks blocks_;
   const std::unique_ptr<DenseSlices> slices_;       // Null: it is alone.
-  std::vector<float> weights_, state_, gradients_;  // Arenas (dense_blocks.h).
+  std::vector<float> weights_, state_, gradients_;  // Arenas (dense_blocks.h), without a model.
+  const DenseArenas arenas_;
   DenseTensors dense_;
   RowSource rows_;
   StepOrder order_;

@@ -60,6 +60,8 @@ SimWorker::SimWorker(const SimWorkerOptions& options, const PsSessionOptions& se
       random_(options.seed),
       transport_(std::make_unique<WakingTransport>(std::move(transport), [this] { Wake(); })),
       session_(WithFailures(session_options), transport_.get(), &scheduler_),
+      reference_(options.model == nullptr ? nullptr
+                                          : std::make_unique<SimModelReference>(options.model)),
       progress_(session_options.job_id, options.rank, /*fd=*/-1),
       checkpoints_(options.start_step),
       step_(options.start_step) {
@@ -165,12 +167,35 @@ std::vector<Key> SimWorker::KeysOf(Step step, const TableLayout& table) const {
     std::iota(keys.begin(), keys.end(), 0);
     return keys;
   }
+  if (options_.model != nullptr) return options_.model->KeysOf(*BatchOf(step), table.id);
   SimRandom random = DataRandom(step, TableId(0), /*key=*/0);
   for (const TableLayout& before : options_.tables) {
     if (before.id == table.id) break;
     ChooseKeys(&random);
   }
   return ChooseKeys(&random);
+}
+
+// Without a model: one sample, which looks up all keys.
+std::unique_ptr<Batch> SimWorker::BatchOf(Step step) const {
+  if (options_.model != nullptr) {
+    SimRandom random = DataRandom(step, TableId(0), /*key=*/0);
+    return options_.model->MakeBatch(step, options_.rank, options_.num_keys, &random);
+  }
+  auto batch = std::make_unique<Batch>();
+  batch->step = step;
+  batch->size = 1;
+  batch->labels.assign(1, 0.0f);
+  for (const TableLayout& table : options_.tables) {
+    if (IsDense(table.id)) continue;
+    FeatureLookups& lookups = batch->features.emplace_back();
+    for (const Key key : KeysOf(step, table)) {
+      lookups.keys.resize(lookups.keys.size() + LookupsOf(step, table.id, key), key);
+    }
+    lookups.offsets.assign(1, 0);
+    lookups.offsets.push_back(static_cast<int32_t>(lookups.keys.size()));
+  }
+  return batch;
 }
 
 uint32_t SimWorker::LookupsOf(Step step, TableId table, Key key) const {
@@ -226,7 +251,8 @@ void SimWorker::OnRows(Step step, const std::vector<RowsOfTable>& rows) {
 }
 
 void SimWorker::Compute(const std::vector<RowsOfTable>& rows) {
-  std::vector<ModelUpdate> updates = MakeUpdates(rows);
+  std::vector<ModelUpdate> updates =
+      reference_ == nullptr ? MakeUpdates(rows) : reference_->UpdatesOf(BatchOf(step_), rows);
   if (options_.compute_us == 0) return PushStep(updates);
   scheduler_.RunAfter(random_.Between(0, options_.compute_us),
                       [this, updates = std::move(updates)] { PushStep(updates); });

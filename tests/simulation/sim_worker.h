@@ -22,6 +22,7 @@
 #include "tests/simulation/process_scheduler.h"
 #include "tests/simulation/sequential_model.h"
 #include "tests/simulation/server_blocks.h"
+#include "tests/simulation/sim_model.h"
 #include "tests/simulation/sim_random.h"
 #include "tests/simulation/sim_schedule.h"
 #include "tests/simulation/sim_training.h"
@@ -58,6 +59,8 @@ struct SimWorkerOptions {
   // gradient, and no rows are written back but those that a worker holds.
   std::vector<DenseTable> dense;
   bool lacks_gradients = false;  // Some keys were looked up without one.
+  // It decides what a step reads, and makes the gradients. Null: both are random.
+  const SimModel* model = nullptr;
   // The tables whose rows workers hold: servers have them whole after steps that write back.
   std::set<TableId> held;
   // Joins the other workers; `wake` is to run when something has come from them. Null: they
@@ -112,8 +115,7 @@ class SimWorker : private SimTrainee {
 
  private:
   // SimTrainee:
-  std::vector<Key> KeysOf(Step step, const TableLayout& table) const override;
-  uint32_t LookupsOf(Step step, TableId table, Key key) const override;
+  std::unique_ptr<Batch> BatchOf(Step step) const override;
   bool StopsAfter(Step step) const override { return EvaluatesAfter(step) || ChangesAfter(step); }
   void OnRows(Step step, const std::vector<RowsOfTable>& rows) override;
   void OnStep(Step) override { NextStep(); }
@@ -139,6 +141,8 @@ class SimWorker : private SimTrainee {
   void Compute(const std::vector<RowsOfTable>& rows);
   void CheckRows(const std::vector<RowsOfTable>& rows, Step from, Step to);
   SimRandom DataRandom(Step step, TableId table, Key key) const;
+  std::vector<Key> KeysOf(Step step, const TableLayout& table) const;
+  uint32_t LookupsOf(Step step, TableId table, Key key) const;
   std::vector<Key> ChooseKeys(SimRandom* random) const;
   std::vector<ModelUpdate> MakeUpdates(const std::vector<RowsOfTable>& rows) const;
   void PushStep(const std::vector<ModelUpdate>& updates);
@@ -159,6 +163,7 @@ class SimWorker : private SimTrainee {
   SimRandom random_;
   const std::unique_ptr<Transport> transport_;
   PsSession session_;
+  const std::unique_ptr<SimModelReference> reference_;  // Null: gradients are random.
   std::unique_ptr<SimTraining> training_;  // Null: it exchanges nothing, or has not begun.
   WorkerProgress progress_;
   NamedCheckpoints checkpoints_;

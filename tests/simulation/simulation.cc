@@ -131,6 +131,9 @@ void Simulation::FillResult() {
   result_.answers_of_the_dead = network.answers_of_the_dead();
   result_.max_staleness = job_.max_staleness();
   result_.streams = job_.streams().counters();
+  if (job_.setup().model != nullptr) {
+    result_.steps_of_models = job_.model().complete_through() - kNoStep;
+  }
   result_.digest_is_certain =
       job_.setup().staleness_steps == 0 && !job_.setup().launcher.resizes_workers;
 }

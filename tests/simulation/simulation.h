@@ -28,6 +28,7 @@ struct SimulationResult {
   uint64_t answers_of_the_dead = 0;  // Answers under way when their server died.
   uint64_t max_staleness = 0;        // In steps, of any rows that a worker used.
   uint64_t checkpoints_left = 0;     // Checkpoints at the end; each was restored.
+  uint64_t steps_of_models = 0;      // Steps of jobs that train a model with a sequence.
   SimServerCounters servers;
   SimStreamCounters streams;
   SimJobCounters job;

@@ -19,6 +19,7 @@ void Add(const SimulationResult& result, SimulationResult* sum) {
   sum->answers_of_the_dead += result.answers_of_the_dead;
   sum->max_staleness = std::max(sum->max_staleness, result.max_staleness);
   sum->checkpoints_left += result.checkpoints_left;
+  sum->steps_of_models += result.steps_of_models;
   sum->servers.Add(result.servers);
   sum->streams.Add(result.streams);
   sum->job.Add(result.job);
@@ -66,11 +67,12 @@ void Print(const SimulationResult& sum) {
   const SimStreamCounters& streams = sum.streams;
   std::cout << streams.chunks << " chunks between workers on " << streams.opened << " streams, "
             << streams.broken << " broken, " << streams.refused << " refused, " << streams.late
-            << " frames late\n";
+            << " frames late; " << sum.steps_of_models << " steps of models with a sequence\n";
 }
 
 // Checks that the seeds reach every kind of fault.
 void CheckReached(const SimulationResult& sum) {
+  EXPECT_GT(sum.steps_of_models, 100u);
   EXPECT_GT(sum.streams.chunks, 10'000u);
   EXPECT_GT(sum.streams.broken, 100u);
   EXPECT_GT(sum.streams.refused, 100u);
