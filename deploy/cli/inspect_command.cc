@@ -32,7 +32,7 @@ struct InspectFlags {
   std::vector<std::string> paths;
   std::string job;  // the file to write
   std::string model = "dlrm";
-  std::string label;
+  std::string label;     // separated by commas
   std::string positive;  // separated by commas
   std::string columns;   // separated by commas
   std::string separator;
@@ -93,7 +93,7 @@ absl::StatusOr<Json> Inspect(const InspectFlags& flags, int fd, SignalWatch* sig
                    RunProgramOnConsole(InspectionCommand(program, request), signals, fd));
   Json figures = std::move(found["figures"]);
   LabelChoice choice;
-  choice.column = flags.label;
+  choice.columns = flags.label;
   if (!flags.positive.empty()) choice.positive = absl::StrSplit(flags.positive, ',');
   RETURN_IF_ERROR(AddSuggestions(choice, &figures));
   for (const std::string& path : flags.paths) figures["paths"].push_back(AbsolutePath(path));
@@ -149,7 +149,8 @@ pattern, each here or as s3://BUCKET/KEY (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, .
 folder of npy files; several are read as one.
 
 --job writes a job file that trains as it is, with comments on what was guessed. It overwrites
-nothing. A label that is wrongly guessed is named with --label, and --model names the model.
+nothing. A label that is wrongly guessed is named with --label, as are several, which mmoe and ple
+learn as a task each, and --model names the model.
 
 examples:
   thermocline inspect train.csv.gz
@@ -165,11 +166,12 @@ examples:
                         "; default: dlrm"))
       ->check(CLI::IsMember(PresetNames()))
       ->needs(job);
-  AddValue(command, "--label", &flags->label, "NAME", "the column of the label");
+  AddValue(command, "--label", &flags->label, "NAME,NAME",
+           "the column of the label, or of several");
   AddValue(command, "--positive", &flags->positive, "TEXT,TEXT",
-           "the label's texts that are a 1; all others are a 0");
+           "the labels' texts that are a 1; all others are a 0");
   AddValue(command, "--columns", &flags->columns, "NAME,NAME",
-           "the columns' names; the files have no header then");
+           "the columns' names; the files have no header then, or are npy (those of ids)");
   AddValue(command, "--separator", &flags->separator, "C",
            "the character between columns; \\t is a tab");
   AddValue(command, "--rows", &flags->max_rows, "N", "reads the first N rows alone")

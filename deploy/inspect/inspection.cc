@@ -78,16 +78,18 @@ std::string DescribeLabel(const Json& figures) {
   if (!figures.contains("label")) {
     return absl::StrCat("label: ", FigureText(figures, "label_question"));
   }
-  const Json& label = figures.at("label");
-  std::string text = absl::StrCat("label: ", FigureText(label, "column"));
-  if (label.contains("positive")) {
-    std::vector<std::string> texts;
-    for (const Json& positive : label.at("positive")) texts.push_back(positive.get<std::string>());
-    absl::StrAppend(&text, " (", absl::StrJoin(texts, ", "), " are 1)");
+  std::vector<std::string> lines;
+  for (const Json& label : LabelsOf(figures)) {
+    std::string text = absl::StrCat("label: ", FigureText(label, "column"));
+    if (label.contains("positive")) {
+      absl::StrAppend(&text, " (",
+                      absl::StrJoin(label.at("positive").get<std::vector<std::string>>(), ", "),
+                      " are 1)");
+    }
+    lines.push_back(absl::StrCat(text, absl::StrFormat(", rate %.4f; ", Figure(label, "rate")),
+                                 FigureText(label, "why")));
   }
-  if (label.contains("rate"))
-    absl::StrAppend(&text, absl::StrFormat(", rate %.4f", Figure(label, "rate")));
-  return absl::StrCat(text, "; ", FigureText(label, "why"));
+  return absl::StrJoin(lines, "\n");
 }
 
 std::string Warnings(const Json& figures) {

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -87,6 +89,11 @@ std::vector<std::string> WithRanges(const std::vector<std::string>& names) {
   return entries;
 }
 
+// "a" for one name in quotes, ["a", "b"] for several.
+std::string List(const std::vector<std::string>& names) {
+  return names.size() == 1 ? names[0] : absl::StrCat("[", absl::StrJoin(names, ", "), "]");
+}
+
 // Names that no feature can have: words of the model's inputs, its layers and its sequence.
 std::set<std::string> NamesOf(const std::string& model) {
   static const auto* const layers = new std::map<std::string, std::set<std::string>>{
@@ -130,9 +137,10 @@ class Draft {
                        "values in the order of time has the name of another column in its own, as "
                        "'hist_item' has 'item'"));
     }
+    for (const Json& column : figures_.at("columns")) Count(column);
     AddHead();
-    is_npy_ ? AddNpyData() : AddData();
-    if (!is_npy_) AddFeatures();
+    AddData();
+    if (ListsFeatures()) AddFeatures();
     if (numeric_ + categorical_ == 0) {
       return absl::FailedPreconditionError("no column but the label is of use as a feature");
     }
@@ -227,22 +235,22 @@ class Draft {
     Line(absl::StrCat("name: ", Quoted(NameOf(stem, &none))));
     Line("seed: 1\n");
   }
-  void AddNpyData() {
-    for (const Json& column : figures_.at("columns")) Count(column);
-    Line("data {\n  format: DLRM_NPY");
-    Line(absl::StrCat("  path: ", Quoted(paths_[0])));
-    Line(absl::StrCat("  num_dense: ", numeric_));
-    Line(absl::StrCat("  num_categorical: ", categorical_));
-    if (!figures_.at("has_test_rows").get<bool>()) {
-      Line(absl::StrCat("  test_share: ", kTestShare, "  # the last rows are held out"));
+
+  // Files of npy without lists or names have columns C1, C2, ..., which no stanza need list.
+  bool ListsFeatures() const {
+    if (!is_npy_) return true;
+    int sparse = 0;
+    for (const Json& column : figures_.at("columns")) {
+      if (column.at("use") != kUseCategorical) continue;
+      if (column.contains("separator")) return true;
+      if (FigureText(column, "name") != absl::StrCat("C", ++sparse)) return true;
     }
-    AddBadLines();
-    Line("}\n");
+    return false;
   }
 
   void AddBadLines() {
     const auto bad = figures_.at("malformed_rows").get<uint64_t>();
-    const uint64_t unlabelled = UnlabelledRows();
+    const uint64_t unlabelled = RowsWithout(Labels()).first;
     if (bad + unlabelled == 0) return;
     Line(absl::StrCat("  max_bad_lines: ", 2 * (bad + unlabelled) + 10, "  # found: ", bad,
                       " malformed, ", unlabelled, " without a label",
@@ -251,29 +259,43 @@ class Draft {
                           : ""));
   }
 
-  uint64_t UnlabelledRows() const {
-    for (const Json& column : figures_.at("columns")) {
-      if (column.at("use") == kUseLabel) return column.at("missing").get<uint64_t>();
+  // Those that the model learns: `mmoe` and `ple` all, the others the first. Files of npy have all.
+  std::vector<Json> Labels() const {
+    std::vector<Json> labels = LabelsOf(figures_);
+    if (!is_npy_ && model_ != "mmoe" && model_ != "ple") labels.resize(1);
+    return labels;
+  }
+
+  // The fewest rows without a value of one of these labels, and whether there are such of any.
+  std::pair<uint64_t, bool> RowsWithout(const std::vector<Json>& labels) const {
+    uint64_t fewest = std::numeric_limits<uint64_t>::max(), most = 0;
+    for (const Json& label : labels) {
+      for (const Json& column : figures_.at("columns")) {
+        if (column.at("name") != label.at("column")) continue;
+        const auto missing = column.at("missing").get<uint64_t>();
+        fewest = std::min(fewest, missing);
+        most = std::max(most, missing);
+      }
     }
-    return 0;
+    // Rows of npy without any label are malformed already.
+    return {is_npy_ ? 0 : fewest, most > 0};
   }
 
   void AddData() {
     Line("data {\n  train {");
     for (const std::string& path : paths_) Line(absl::StrCat("    path: ", Quoted(path)));
-    if (figures_.at("format") == "criteo_tsv") {
-      Line("    criteo_tsv {}");
-    } else if (figures_.at("format") == "parquet") {
-      Line("    parquet {}");
-    } else {
-      AddCsv();
-    }
+    const std::string format = FigureText(figures_, "format");
+    format == "csv" ? AddCsv() : Line(absl::StrCat("    ", format, " {}"));
     Line("  }");
-    AddSplit();
-    AddLabel();
+    if (is_npy_) Line(absl::StrCat("  num_dense: ", numeric_));
+    if (!ListsFeatures()) Line(absl::StrCat("  num_categorical: ", categorical_));
+    if (!figures_.value("has_test_rows", false)) AddSplit();
+    AddLabels();
     AddBadLines();
-    Line("  # Rows that stand in no order of their own may change places:");
-    Line("  # shuffle { block_rows: 100000 }");
+    if (!is_npy_) {
+      Line("  # Rows that stand in no order of their own may change places:");
+      Line("  # shuffle { block_rows: 100000 }");
+    }
     Line("}\n");
   }
 
@@ -315,19 +337,33 @@ class Draft {
     }
   }
 
-  void AddLabel() {
-    const Json& label = figures_.at("label");
-    std::string line = absl::StrCat("  label { column: ", Quoted(FigureText(label, "column")));
-    if (label.contains("positive")) {
-      std::vector<std::string> texts;
-      for (const Json& text : label.at("positive"))
-        texts.push_back(Quoted(text.get<std::string>()));
-      absl::StrAppend(&line, " positive: [", absl::StrJoin(texts, ", "), "]");
+  void AddLabels() {
+    const std::vector<Json> labels = Labels();
+    if (is_npy_ && labels.size() == 1) return;  // It has no other name than `label`.
+    std::vector<std::string> columns, reasons;
+    std::set<std::string> positive;
+    bool has_texts = false;  // Whether there is one with others than 0 and 1.
+    for (const Json& label : labels) {
+      const std::string name = FigureText(label, "column");
+      columns.push_back(Quoted(name));
+      reasons.push_back(absl::StrCat(labels.size() > 1 ? OneLine(name) + ": " : "",
+                                     FigureText(label, "why"), "; ", Percent(Figure(label, "rate")),
+                                     " are 1"));
+      has_texts = has_texts || label.contains("positive");
+      for (const Json& text : label.value("positive", Json::array({"1"}))) {
+        positive.insert(Quoted(text.get<std::string>()));
+      }
     }
-    absl::StrAppend(&line, " }  # ", FigureText(label, "why"));
-    if (label.contains("rate"))
-      absl::StrAppend(&line, "; ", Percent(Figure(label, "rate")), " are 1");
-    Line(line);
+    std::string line = absl::StrCat("  label { column: ", List(columns));
+    if (has_texts) absl::StrAppend(&line, " positive: [", absl::StrJoin(positive, ", "), "]");
+    const bool may_be_missing = labels.size() > 1 && RowsWithout(labels).second;
+    if (may_be_missing) absl::StrAppend(&line, " may_be_missing: true");
+    Line(absl::StrCat(line, " }  # ", absl::StrJoin(reasons, "; ")));
+    for (const Json& label : LabelsOf(figures_)) {
+      const std::string name = FigureText(label, "column");
+      if (std::count(columns.begin(), columns.end(), Quoted(name)) > 0) continue;
+      Line(absl::StrCat("  # ", OneLine(name), " is a label, too; mmoe and ple learn several."));
+    }
   }
 
   void Count(const Json& column) {
@@ -342,34 +378,50 @@ class Draft {
     std::set<std::string> taken = NamesOf(model_);
     std::vector<std::string> names;  // The features' names; an hour has another than its column.
     for (const Json& column : columns) {
-      Count(column);
       const std::string use = FigureText(column, "use");
       const std::string own = use == kUseHour ? "hour_of_day" : FigureText(column, "name");
-      names.push_back(use == kUseNone || use == kUseLabel ? "" : NameOf(own, &taken));
+      // A list of npy has its name in those of its files.
+      names.push_back(use == kUseLabel || !WhyLeftOut(column).empty() ? ""
+                      : is_npy_                                       ? own
+                                                                      : NameOf(own, &taken));
       feature_names_[&column] = names.back();
     }
     for (size_t c = 0; c < columns.size(); ++c) {
-      if (columns[c].at("use") == kUseNumeric) AddNumeric(columns[c], names[c]);
+      if (columns[c].at("use") == kUseNumeric && !is_npy_) AddNumeric(columns[c], names[c]);
     }
     for (size_t c = 0; c < columns.size(); ++c) {
-      if (columns[c].at("use") == kUseCategorical) AddToGroup(columns[c], names[c]);
+      if (columns[c].at("use") == kUseCategorical && !names[c].empty())
+        AddToGroup(columns[c], names[c]);
       if (columns[c].at("use") == kUseHour) AddHour(columns[c], names[c]);
     }
     EndGroup();
     AddSequence();
     for (const Json& column : columns) {
-      if (column.at("use") != kUseNone) continue;
+      const std::string why = WhyLeftOut(column);
+      if (why.empty()) continue;
       const std::string name = FigureText(column, "name");
       Line(absl::StrCat("# Left out: ", name.empty() ? "the column without a name" : OneLine(name),
-                        ", ", FigureText(column, "use_why"), "."));
+                        ", ", why, "."));
     }
     Line("");
   }
 
+  // Why no feature reads a column; "": one does, or it is a label.
+  std::string WhyLeftOut(const Json& column) const {
+    if (column.at("use") == kUseNone) return FigureText(column, "use_why");
+    // Lists of npy are sequences, which these models read together.
+    const bool is_other =
+        is_npy_ && ReadsSteps() && column.contains("separator") && HistoryWith(column) == nullptr;
+    return is_other ? absl::StrCat("a list that is none of the history which ", model_, " reads")
+                    : "";
+  }
+
   // A feature in a line: its column, its name where the column's own will not do, and what it is.
   void AddFeature(const std::string& column, const std::string& name, const std::string& what) {
-    Line(absl::StrCat("feature { ", name == column ? "" : absl::StrCat("name: ", Quoted(name), " "),
-                      "column: ", Quoted(column), " ", what, " }"));
+    const std::string own_name =
+        name == column && !is_npy_ ? "" : absl::StrCat("name: ", Quoted(name), " ");
+    const std::string own_column = is_npy_ ? "" : absl::StrCat("column: ", Quoted(column), " ");
+    Line(absl::StrCat("feature { ", own_name, own_column, what, what.empty() ? "}" : " }"));
   }
 
   std::string MissingOf(const Json& column) const {
@@ -419,22 +471,26 @@ class Draft {
     const bool is_text = is_partial_ || (id != "integer" && id != "hex");
     const History* const history = HistoryWith(column);
     const bool is_step = history != nullptr && history->list == &column;
-    std::string what = absl::StrCat("categorical { id: ", is_text       ? "STRING"
-                                                          : id == "hex" ? "HEX"
-                                                                        : "INTEGER");
+    std::string what = is_npy_ ? ""
+                               : absl::StrCat("categorical { id: ", is_text       ? "STRING"
+                                                                    : id == "hex" ? "HEX"
+                                                                                  : "INTEGER");
     const std::string separator = is_list ? FigureText(column, "separator") : "";
     if (!separator.empty() && (type == "list" || separator != "|")) {
       absl::StrAppend(&what, " separator: ", Quoted(separator));
     }
-    absl::StrAppend(&what, type == "list" ? " missing: NO_KEY }"
-                           : is_step      ? " missing: OWN_KEY }"  // Each step has a key.
-                                          : " }");
-    if (type == "sequence" && (is_step || !ReadsSteps())) {
+    if (!is_npy_) {
+      absl::StrAppend(&what, type == "list" ? " missing: NO_KEY }"
+                             : is_step      ? " missing: OWN_KEY }"  // Each step has a key.
+                                            : " }");
+    }
+    if (is_npy_ ? is_list : type == "sequence" && (is_step || !ReadsSteps())) {
       uint64_t longest = column.at("longest_list").get<uint64_t>();
       for (const History& other : histories_) {  // They agree.
         longest = std::max(longest, other.list->at("longest_list").get<uint64_t>());
       }
-      absl::StrAppend(&what, " sequence { max_length: ", std::min(kMaxSequence, longest), " }");
+      absl::StrAppend(&what, what.empty() ? "" : " ",
+                      "sequence { max_length: ", std::min(kMaxSequence, longest), " }");
     }
     if (is_step) {
       return absl::StrCat("table: ", Quoted(feature_names_.at(history->own)), " ", what);
@@ -495,12 +551,15 @@ class Draft {
       kind = own_kind;
     }
     Line(line);
-    if (has_many_once) Line("# `categorical { min_count: 2 }` gives ids that occur once no row.");
-    if (group_.size() == 1) {
-      AddFeature(FigureText(*group_[0], "name"), group_name_, group_what_);
+    if (has_many_once && !is_npy_)
+      Line("# `categorical { min_count: 2 }` gives ids that occur once no row.");
+    std::vector<std::string> names;
+    for (const Json* column : group_) names.push_back(FigureText(*column, "name"));
+    if (names.size() == 1) {
+      AddFeature(names[0], group_name_, group_what_);
+    } else if (is_npy_) {
+      for (const std::string& name : names) AddFeature(name, name, group_what_);
     } else {
-      std::vector<std::string> names;
-      for (const Json* column : group_) names.push_back(FigureText(*column, "name"));
       Line(absl::StrCat("feature {\n  column: [", absl::StrJoin(WithRanges(names), ", "), "]\n  ",
                         group_what_, "\n}"));
     }
@@ -564,7 +623,9 @@ class Draft {
     } else if (model_ == "mmoe" || model_ == "ple") {
       Line(model_ == "mmoe" ? "  experts: 4" : "  shared_experts: 2\n  task_experts: 2");
       Line("  expert: [128, 64]");
-      Line("  tower: [64]  # for each label: data.label.column may name several");
+      Line(absl::StrCat("  tower: [64]  # ", Labels().size() > 1
+                                                 ? "for each label"
+                                                 : "for each label: --label a,b has several"));
     } else {
       if (model_ == "dcnv2") AddCross();
       if (model_ == "din") Line("  attention: [36]");

@@ -307,6 +307,70 @@ TEST(JobDraft, EachModelLoads) {
               HasSubstr("\n  cross_rank: 64\n"));
 }
 
+TEST(JobDraft, SeveralLabelsAreTasks) {
+  Json buy = Column("buy", "string", 2, Texts({{"no", 8000}, {"yes", 1000}}));
+  buy["missing"] = 1000;
+  const Json figures = Suggested(Csv({kClick, buy, Column("id", "hex", 500)}), {"click,buy", {}});
+  EXPECT_EQ(UseOf(figures, "buy"), kUseLabel);
+  EXPECT_THAT(RenderInspection(figures),
+              HasSubstr("label: click, rate 0.1000; --label names it\n"
+                        "label: buy (yes are 1), rate 0.1111; --label names it\n"));
+  for (const std::string model : {"mmoe", "ple"}) {
+    const Job job = DraftOf(figures, model);
+    EXPECT_THAT(job.data().label().column(), testing::ElementsAre("click", "buy"));
+    EXPECT_THAT(job.data().label().positive(), testing::ElementsAre("1", "yes"));
+    EXPECT_TRUE(job.data().label().may_be_missing());
+    EXPECT_EQ(job.task_size(), 2);
+  }
+  // Others learn the first.
+  const Job job = DraftOf(figures, "dlrm");
+  EXPECT_THAT(job.data().label().column(), testing::ElementsAre("click"));
+  EXPECT_EQ(job.feature_size(), 1);
+  EXPECT_THAT(DraftJob(figures, {"/a"}, "j", "dlrm").value_or(""),
+              HasSubstr("  # buy is a label, too; mmoe and ple learn several."));
+}
+
+TEST(JobDraft, NpyFilesAreRead) {
+  const auto number = [](const std::string& name) {
+    Json numbers = Numbers(0, 1, 0, 1);
+    numbers["numbers"]["mean"] = 0.5;
+    return Column(name, "number", 2, numbers);
+  };
+  const auto npy = [&](int labels, std::vector<Json> columns) {
+    for (int i = labels; i > 0; --i) {
+      columns.insert(columns.begin(), number(labels == 1 ? "label" : absl::StrCat("label_", i)));
+    }
+    Json figures = Csv(columns);
+    figures["format"] = "npy";
+    figures["label_columns"] = labels;
+    figures["has_test_rows"] = false;
+    return figures;
+  };
+  const Json ids = Column("C1", "integer", 500), more = Column("C2", "integer", 500);
+  Job job = DraftOf(Suggested(npy(1, {number("I1"), ids, more})));
+  EXPECT_EQ(job.data().num_dense(), 1u);
+  EXPECT_EQ(job.data().num_categorical(), 2u);
+  EXPECT_EQ(job.data().split().last_share(), 0.1);
+  EXPECT_EQ(job.feature(1).name(), "C2");
+  // Lists have stanzas, and then all features.
+  const Json lists = {{"separator", ""}, {"id", "integer"}, {"longest_list", 12}};
+  const Json figures =
+      Suggested(npy(2, {Column("item", "integer", 500), Column("hist_item", "sequence", 500, lists),
+                        Column("tags", "list", 5, lists)}));
+  job = DraftOf(figures, "mmoe");
+  EXPECT_THAT(job.data().label().column(), testing::ElementsAre("label_1", "label_2"));
+  EXPECT_EQ(job.task_size(), 2);
+  ASSERT_EQ(job.feature_size(), 3);
+  EXPECT_EQ(job.feature(0).name(), "item");
+  EXPECT_EQ(job.feature(1).sequence().max_length(), 12u);
+  EXPECT_EQ(job.feature(2).sequence().max_length(), 12u);
+  job = DraftOf(figures, "din");
+  EXPECT_EQ(job.feature(1).table(), "item");
+  EXPECT_THAT(job.sequence(0).of(), testing::ElementsAre("hist_item"));
+  EXPECT_EQ(job.feature_size(), 2);
+  EXPECT_THAT(DraftJob(figures, {"/a"}, "j", "din").value_or(""), HasSubstr("# Left out: tags, a"));
+}
+
 // A column with the name of a layer is a feature of another name.
 TEST(JobDraft, NamesOfLayersAreNoFeatures) {
   const Json figures = Suggested(Csv(

@@ -45,7 +45,7 @@ Json Figures(const std::vector<Json>& columns) {
 
 Json Labelled(const std::vector<Json>& columns, const LabelChoice& choice = {}) {
   Json figures = Figures(columns);
-  const absl::Status status = AddLabel(choice, &figures);
+  const absl::Status status = AddLabels(choice, &figures);
   EXPECT_TRUE(status.ok()) << status;
   return figures;
 }
@@ -64,7 +64,7 @@ std::string Question(const std::vector<Json>& columns) {
 
 std::string ErrorOf(const std::vector<Json>& columns, const LabelChoice& choice) {
   Json figures = Figures(columns);
-  const absl::Status status = AddLabel(choice, &figures);
+  const absl::Status status = AddLabels(choice, &figures);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   return std::string(status.message());
 }
@@ -141,6 +141,53 @@ TEST(Label, IsWhatTheUserChooses) {
   EXPECT_EQ(label["positive"], Json::array({"buy"}));
   EXPECT_EQ(label["rate"], 0.05);
   EXPECT_FALSE(LabelOf({ZeroOne("odd"), ZeroOne("other")}, {"odd", {}}).contains("positive"));
+}
+
+TEST(Label, SeveralMayBeChosen) {
+  Json cart = Of("cart", {{"no", 8000}, {"yes", 1000}}, "string");
+  cart["missing"] = 1000;
+  const Json figures = Labelled({ZeroOne("click"), cart, User()}, {"click,cart", {}});
+  const std::vector<Json> labels = LabelsOf(figures);
+  ASSERT_EQ(labels.size(), 2u);
+  EXPECT_EQ(labels[0], figures["label"]);
+  EXPECT_EQ(labels[1]["column"], "cart");
+  EXPECT_EQ(labels[1]["positive"], Json::array({"yes"}));
+  EXPECT_EQ(labels[1]["rate"], 1.0 / 9);
+  // Texts that are a 1 are those of either.
+  const Json event = Of("event", {{"buy", 500}, {"cart", 500}, {"pv", 9000}}, "string");
+  const Json both = Labelled({cart, event}, {"cart,event", {"yes", "buy"}});
+  EXPECT_EQ(LabelsOf(both)[0]["positive"], Json::array({"yes"}));
+  EXPECT_EQ(LabelsOf(both)[1]["positive"], Json::array({"buy"}));
+  EXPECT_THAT(ErrorOf({cart, event}, {"cart,event", {"yes", "buy", "by"}}),
+              HasSubstr("--positive names 'by', which no label has"));
+  EXPECT_THAT(ErrorOf({cart, event}, {"cart,event", {"yes"}}),
+              HasSubstr("'event' has 'buy' (500), 'cart' (500), 'pv' (9,000), and no text that"));
+  EXPECT_THAT(ErrorOf({cart, event}, {"cart,evnt", {}}), HasSubstr("did you mean 'event'"));
+  EXPECT_THAT(ErrorOf({cart, event}, {"cart,cart", {}}), HasSubstr("names 'cart' twice"));
+  // A name with a comma is that of one column.
+  EXPECT_EQ(LabelOf({ZeroOne("a,b"), ZeroOne("a"), ZeroOne("b")}, {"a,b", {}})["column"], "a,b");
+}
+
+TEST(Label, NpyFilesHaveTheirOwn) {
+  const auto numbers = [](const std::string& name, double mean) {
+    Json column = Of(name, nullptr, "number");
+    column["numbers"] = {{"mean", mean}};
+    return column;
+  };
+  Json figures = Figures({numbers("label_1", 0.25), numbers("label_2", 0.5), numbers("I1", 3)});
+  figures["format"] = "npy";
+  figures["label_columns"] = 2;
+  Json found = figures;
+  ASSERT_TRUE(AddLabels({}, &found).ok());
+  ASSERT_EQ(LabelsOf(found).size(), 2u);
+  EXPECT_EQ(LabelsOf(found)[1]["rate"], 0.5);
+  found = figures;
+  EXPECT_TRUE(AddLabels({"label_1,label_2", {}}, &found).ok());
+  EXPECT_THAT(std::string(AddLabels({"I1", {}}, &figures).message()),
+              HasSubstr("--label names 'I1', and the file of labels has label_1,label_2"));
+  figures["columns"][1].erase("numbers");
+  EXPECT_THAT(std::string(AddLabels({}, &figures).message()),
+              HasSubstr("no row has a value of label_2"));
 }
 
 TEST(Label, AChoiceThatCanNotBeIsRefused) {

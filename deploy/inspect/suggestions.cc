@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/math/table_memory.h"
@@ -61,7 +62,8 @@ Use UseOf(const Json& column, const std::string& format) {
   const std::string type = column["type"].get<std::string>();
   if (type == "empty") return {kUseNone, "no row has a value"};
   if (format == "npy" || format == "criteo_tsv") {
-    const bool is_dense = column["name"].get<std::string>()[0] == 'I';
+    const bool is_dense =
+        format == "npy" ? type == "number" : column["name"].get<std::string>()[0] == 'I';
     return {is_dense ? kUseNumeric : kUseCategorical, "the format says so"};
   }
   if (IsNameOfIndex(column["name"].get<std::string>())) {
@@ -94,15 +96,16 @@ Use UseOf(const Json& column, const std::string& format) {
 }  // namespace
 
 absl::Status AddSuggestions(const LabelChoice& choice, Json* figures) {
-  const absl::Status status = AddLabel(choice, figures);
+  const absl::Status status = AddLabels(choice, figures);
   if (!status.ok()) return status;
   const std::string format = (*figures)["format"].get<std::string>();
+  const std::vector<Json> labels = LabelsOf(*figures);
   double largest = 0;
   for (Json& column : (*figures)["columns"]) {
-    Use use = {kUseLabel, ""};
-    if (!figures->contains("label") || (*figures)["label"]["column"] != column["name"]) {
-      use = UseOf(column, format);
-    }
+    const bool is_label = std::any_of(labels.begin(), labels.end(), [&](const Json& label) {
+      return label["column"] == column["name"];
+    });
+    const Use use = is_label ? Use{kUseLabel, ""} : UseOf(column, format);
     column["use"] = use.first;
     if (!use.second.empty()) column["use_why"] = use.second;
     if (use.first == kUseCategorical) {

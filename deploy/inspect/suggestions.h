@@ -26,8 +26,8 @@ inline constexpr char kUseCategorical[] = "categorical";  // Also for lists and 
 inline constexpr char kUseHour[] = "hour";                // The hour of the day of a time.
 inline constexpr char kUseNone[] = "none";
 
-// Adds to the figures of an inspection: what AddLabel() does, "dim" of all tables, and for each
-// column "use", "use_why" and, where it reads a table, "table_bytes". Errors: AddLabel's.
+// Adds to the figures of an inspection: what AddLabels() does, "dim" of all tables, and for each
+// column "use", "use_why" and, where it reads a table, "table_bytes". Errors: AddLabels'.
 absl::Status AddSuggestions(const LabelChoice& choice, nlohmann::ordered_json* figures);
 
 }  // namespace thermocline

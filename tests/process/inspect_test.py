@@ -99,6 +99,15 @@ class InspectTest(ProcessTest):
         wrong = self.inspect(log, '--columns=item,event', '--label=evnt', code=2)
         self.assertIn("there is no such column (did you mean 'event'?)", wrong.stderr)
 
+    def test_several_labels_become_tasks(self):
+        log = self.write('two.csv', 'item,click,buy\n' + ''.join(
+            '%d,%d,%s\n' % (i % 7, i % 3 == 0, '' if i % 5 == 0 else ['no', 'yes'][i % 6 == 0]) for i in range(600)))
+        job = self.run_dir + '-two.textproto'
+        shown = self.inspect(log, '--label=click,buy', '--model=mmoe', '--job', job).stdout
+        self.assertIn('label: buy (yes are 1), rate 0.1667; --label names it', shown)
+        summary = self.train(job=job, run_dir=self.run_dir)
+        self.assertEqual([task['label'] for task in summary['tasks']], ['click', 'buy'])
+
     def test_the_generated_logs_are_known(self):
         for form in ('npy', 'tsv'):
             folder = '%s-%s' % (self.run_dir, form)

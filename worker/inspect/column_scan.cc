@@ -203,7 +203,7 @@ void ColumnScan::AddKeys(absl::Span<const Key> keys) {
 }
 
 std::pair<std::string, std::string> ColumnScan::Type() const {
-  if (is_typed_) {
+  if (is_typed_ && separator_ == 0) {
     return numbers_ > 0 ? std::pair("number", "the file's type")
                         : std::pair("integer", "the file's type");
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -222,16 +223,65 @@ absl::StatusOr<int> ColumnsOf(const std::string& path) {
   return shape.size() < 2 ? 1 : static_cast<int>(shape[1]);
 }
 
+// The names of the folder's lists, each of which has files of its own.
+std::vector<std::string> ListsOf(const std::string& prefix) {
+  constexpr absl::string_view kEnd = "_offsets.npy";
+  const auto files = ListFiles(absl::StrCat(prefix, "_*", kEnd));
+  std::vector<std::string> names = files.ok() ? *files : std::vector<std::string>();
+  for (std::string& name : names) {
+    name = name.substr(prefix.size() + 1, name.size() - prefix.size() - 1 - kEnd.size());
+  }
+  return names;
+}
+
+// What is in a folder's files. Adds a scan for each label, dense column and feature, in this order.
+absl::StatusOr<NpyShape> ShapeOf(const std::string& prefix, const InspectionOptions& options,
+                                 std::vector<ColumnScan>* scans) {
+  NpyShape shape;
+  ASSIGN_OR_RETURN(shape.num_tasks, ColumnsOf(prefix + "_labels.npy"));
+  ASSIGN_OR_RETURN(shape.num_dense, ColumnsOf(prefix + "_dense.npy"));
+  ASSIGN_OR_RETURN(const int sparse, ColumnsOf(prefix + "_sparse.npy"));
+  const std::vector<std::string>& names = options.hints.columns;
+  if (!names.empty() && names.size() != static_cast<size_t>(sparse)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--columns names ", names.size(), " columns, and ", prefix, "_sparse.npy has ", sparse));
+  }
+  const std::vector<std::string> lists = ListsOf(prefix);
+  const size_t keys = KeysOfColumn(kMaxKeys, sparse + lists.size());
+  const bool has_labels = shape.num_tasks > 1;
+  shape.labels.resize(shape.num_tasks);
+  shape.labels_may_be_missing = has_labels;
+  for (int c = 0; c < shape.num_tasks; ++c) {
+    shape.labels[c] = c;
+    scans->emplace_back(has_labels ? absl::StrCat("label_", c + 1) : "label", 0, keys);
+  }
+  for (int c = 1; c <= shape.num_dense; ++c) scans->emplace_back(absl::StrCat("I", c), 0, keys);
+  shape.features.resize(sparse);
+  for (int c = 0; c < sparse; ++c) {
+    scans->emplace_back(names.empty() ? absl::StrCat("C", c + 1) : names[c], 0, keys);
+  }
+  for (const std::string& list : lists) {
+    NpyFeature& feature = shape.features.emplace_back();
+    feature.list = list;
+    feature.max_length = std::numeric_limits<int64_t>::max();
+    scans->emplace_back(list, ColumnScan::kOfLists, keys);
+  }
+  return shape;
+}
+
 // Adds a column's values of all rows of a batch, in their order.
-//   column: counts the label first, then dense columns, then features
-void AddNpyColumn(const Batch& batch, int num_dense, int64_t column, ColumnScan* scan) {
+//   column: as ShapeOf numbers the scans
+void AddNpyColumn(const Batch& batch, int64_t column, ColumnScan* scan) {
+  const int64_t tasks = batch.num_tasks;
   for (int row = 0; row < batch.size; ++row) {
-    if (column == 0) {
-      scan->AddNumber(batch.labels[row]);
-    } else if (column <= num_dense) {
-      scan->AddNumber(batch.dense_row(row)[column - 1]);
+    if (column < tasks) {
+      const int64_t at = row * tasks + column;
+      const bool is_there = batch.weights.empty() || batch.weights[at] > 0;
+      is_there ? scan->AddNumber(batch.labels[at]) : scan->AddKeys({});
+    } else if (column < tasks + batch.num_dense) {
+      scan->AddNumber(batch.dense_row(row)[column - tasks]);
     } else {
-      const FeatureLookups& feature = batch.features[column - 1 - num_dense];
+      const FeatureLookups& feature = batch.features[column - tasks - batch.num_dense];
       const int32_t begin = feature.offsets[row];
       scan->AddKeys(
           absl::MakeConstSpan(feature.keys).subspan(begin, feature.offsets[row + 1] - begin));
@@ -243,19 +293,13 @@ absl::StatusOr<Json> InspectNpy(const std::string& folder, const InspectionOptio
                                 const OnInspected& on_inspected) {
   const int64_t max_rows = options.max_rows;
   const std::string prefix = folder + "/train";
-  NpyShape shape;
-  ASSIGN_OR_RETURN(shape.num_dense, ColumnsOf(prefix + "_dense.npy"));
-  ASSIGN_OR_RETURN(const int sparse, ColumnsOf(prefix + "_sparse.npy"));
-  shape.features.resize(sparse);
+  std::vector<ColumnScan> scans;
+  ASSIGN_OR_RETURN(const NpyShape shape, ShapeOf(prefix, options, &scans));
   ASSIGN_OR_RETURN(const std::shared_ptr<const NpyFiles> files, NpyFiles::Open(prefix, shape));
   const int64_t rows = max_rows == 0 ? files->rows() : std::min(files->rows(), max_rows);
   if (rows == 0) return absl::InvalidArgumentError(absl::StrCat(prefix, "_labels.npy has no row"));
   NpySource source(files, shape, 0, rows);
   RETURN_IF_ERROR(source.Rewind(0));
-  const size_t keys = KeysOfColumn(kMaxKeys, sparse);
-  std::vector<ColumnScan> scans = {ColumnScan("label", 0, keys)};
-  for (int c = 1; c <= shape.num_dense; ++c) scans.emplace_back(absl::StrCat("I", c), 0, keys);
-  for (int c = 1; c <= sparse; ++c) scans.emplace_back(absl::StrCat("C", c), 0, keys);
   ThreadPool threads(options.threads);
   RawBatch raw;
   Batch batch;
@@ -268,24 +312,30 @@ absl::StatusOr<Json> InspectNpy(const std::string& folder, const InspectionOptio
     std::vector<int64_t> bad;
     RETURN_IF_ERROR(source.Parse(raw, &batch, &bad));
     bad_rows += static_cast<int64_t>(bad.size());
-    threads.ParallelFor(static_cast<int64_t>(scans.size()), [&](int64_t column, int) {
-      AddNpyColumn(batch, shape.num_dense, column, &scans[column]);
-    });
+    threads.ParallelFor(static_cast<int64_t>(scans.size()),
+                        [&](int64_t column, int) { AddNpyColumn(batch, column, &scans[column]); });
     done += raw.num_rows;
     if (on_inspected) on_inspected(done, static_cast<double>(done) / static_cast<double>(rows));
   }
   if (bad_rows == rows) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        prefix, "_*.npy: no row is good: a label is 0 or 1, and a dense value is finite"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(prefix,
+                     "_*.npy: no row is good: a label is 0 or 1, a dense value is finite, and "
+                     "lists lie within their values"));
   }
+  std::vector<std::string> paths;
+  for (const MappedNpy* file : files->all()) paths.push_back(file->path());
+  std::vector<std::string> parts = {"dense", "sparse", "labels"};
+  for (const NpyFeature& feature : shape.features) parts.push_back(feature.list + "_offsets");
   Json json;
   json["format"] = "npy";
-  json["files"] = 3;
-  json["bytes"] = BytesOf({prefix + "_dense.npy", prefix + "_sparse.npy", prefix + "_labels.npy"});
+  json["files"] = paths.size();
+  json["bytes"] = BytesOf(paths);
   json["rows"] = rows;
   json["complete"] = rows == files->rows();
   json["malformed_rows"] = bad_rows;
-  json["has_test_rows"] = NpyFiles::AnyExists(folder + "/test", {"dense", "sparse", "labels"});
+  json["has_test_rows"] = NpyFiles::AnyExists(folder + "/test", parts);
+  json["label_columns"] = shape.num_tasks;  // The first columns are labels.
   json["columns"] = ColumnFigures(scans);
   return json;
 }

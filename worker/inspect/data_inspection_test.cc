@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -273,6 +274,48 @@ TEST_F(DataInspectionTest, NpyFoldersHaveTheirColumns) {
   const std::string note = Write("note.csv", "1,2\n");
   EXPECT_EQ(Inspect({folder}).at("rows"), 3);
   EXPECT_THAT(ErrorOf({note, folder}).message(), HasSubstr("name the one folder"));
+}
+
+TEST_F(DataInspectionTest, NpyFoldersMayHaveSeveralLabelsAndLists) {
+  const std::string& folder = folder_.path();
+  const auto write = [&](const char* name, const char* dtype, const std::vector<int64_t>& row,
+                         const void* data, int64_t rows) {
+    auto writer = NpyWriter::Create(folder + "/train_" + name + ".npy", dtype, row);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    ASSERT_TRUE((*writer)->Append(data, rows).ok());
+    ASSERT_TRUE((*writer)->Finish().ok());
+  };
+  const float labels[] = {0, 1, 1, NAN, 1, 1, NAN, NAN};  // The last row has none.
+  const int32_t sparse[] = {7, 7, 8, 8};
+  const int64_t values[] = {7, 8, 7, 9};
+  const int32_t offsets[] = {0, 3, 3, 4, 4};
+  write("labels", "<f4", {2}, labels, 4);
+  write("sparse", "<i4", {1}, sparse, 4);
+  write("hist_item_values", "<i8", {}, values, 4);
+  write("hist_item_offsets", "<i4", {}, offsets, 5);
+  InspectionOptions options;
+  options.paths = {folder};
+  options.hints.columns = {"item"};
+  const auto figures = InspectData(options, nullptr);
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_EQ(figures->at("files"), 4);
+  EXPECT_EQ(figures->at("malformed_rows"), 1);
+  EXPECT_EQ(figures->at("label_columns"), 2);
+  EXPECT_EQ(Column(*figures, "label_1").at("missing"), 0);
+  EXPECT_EQ(Column(*figures, "label_2").at("missing"), 1);
+  EXPECT_EQ(Column(*figures, "label_2").at("numbers").at("mean"), 1);
+  EXPECT_EQ(Column(*figures, "item").at("distinct"), 2);
+  const Json list = Column(*figures, "hist_item");
+  EXPECT_EQ(list.at("type"), "sequence");
+  EXPECT_EQ(list.at("separator"), "");
+  EXPECT_EQ(list.at("id"), "integer");
+  EXPECT_EQ(list.at("longest_list"), 3);
+  EXPECT_EQ(list.at("missing"), 1);
+  EXPECT_EQ(list.at("values"), 4);
+  EXPECT_EQ(list.at("distinct"), 3);
+  options.hints.columns = {"item", "user"};
+  EXPECT_THAT(InspectData(options, nullptr).status().message(),
+              HasSubstr("--columns names 2 columns, and " + folder + "/train_sparse.npy has 1"));
 }
 
 TEST_F(DataInspectionTest, WhatIsNoLogIsRefused) {
