@@ -13,6 +13,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/base/process.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
@@ -198,6 +200,15 @@ bool KeepsPlaces(const Layer& layer) {
          layer.has_attention() || layer.has_self_attention();
 }
 
+// Whether a tensor of `layer` reads the layer's inputs. In an mlp those of the first of its fully
+// connected layers do, in each of its copies: "deep.0.weight", "experts.3.0.weight".
+bool ReadsInputs(const Layer& layer, const std::string& tensor) {
+  if (!layer.has_mlp()) return true;
+  const std::vector<std::string> parts =
+      absl::StrSplit(absl::StripPrefix(tensor, layer.name() + "."), '.');
+  return parts[layer.copies() > 0 ? 1 : 0] == "0";
+}
+
 // Adds what `inputs` stand for: features, and the layers with tensors that are read directly or
 // through layers without.
 void AddSources(const Job& job, const google::protobuf::RepeatedPtrField<std::string>& inputs,
@@ -270,7 +281,7 @@ absl::StatusOr<KeptTensors> CompareTensors(const Job& job, const Job& before) {
     }
     const Layer* const stanza = FindLayer(job, layer);
     const bool is_mlp = stanza != nullptr && stanza->has_mlp();
-    const bool reads_inputs = !is_mlp || absl::StartsWith(name, layer + ".0.");
+    const bool reads_inputs = stanza == nullptr || ReadsInputs(*stanza, name);
     const bool has_other_inputs = reads_inputs && SourcesOf(job, layer) != SourcesOf(before, layer);
     if (tensor.cols != old->cols && (is_mlp || !has_other_inputs)) {
       return Differs(absl::StrCat("the MLPs differ: a layer is '", name, "' of ", tensor.rows,

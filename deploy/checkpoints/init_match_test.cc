@@ -16,6 +16,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -165,7 +166,28 @@ TEST_F(InitMatchTest, LayersMoreOrLess) {
                                  "y.weight", "y.bias"));
 }
 
-// All that two presets share are the tables.
+// Copies of an mlp read the same inputs, and each begins anew where these are others; what lies
+// behind the first of their fully connected layers is kept.
+TEST_F(InitMatchTest, EachCopyOfAnMlpReadsTheInputs) {
+  const auto make = [](const std::string& input, const std::string& copies) {
+    return JobOfFeatures({"a", "b"}, {"u", "v"},
+                         absl::StrCat("layer { name: 'experts' input: [", input,
+                                      "] copies: ", copies, R"( mlp { units: [8, 4] } }
+        layer { name: 'mix' input: 'experts' gate { by: 'numeric' } }
+        layer { name: 'rest' input: ['numeric', 'u', 'v'] mlp { units: 2 } }
+        task { input: ['mix', 'rest'] })"));
+  };
+  const CheckpointManifest manifest = ManifestOf(make("'u'", "2"), "1.0");
+  const auto anew = [&](const Job& job) {
+    return CheckInit(job, manifest, &notices_).value_or(std::vector<std::string>{"refused"});
+  };
+  const std::vector<std::string> first = {"experts.0.0.weight", "experts.0.0.bias",
+                                          "experts.1.0.weight", "experts.1.0.bias"};
+  EXPECT_THAT(anew(make("'u'", "2")), IsEmpty());
+  EXPECT_THAT(anew(make("'v'", "2")), ElementsAreArray(first));       // The shapes are the same.
+  EXPECT_THAT(anew(make("'u', 'v'", "2")), ElementsAreArray(first));  // More rows.
+}
+
 // A layer that reads steps of other lists, or is asked by others, begins anew.
 TEST(SequencesOfACheckpoint, AreComparedByTheirLists) {
   const auto make = [](const std::string& lists, const std::string& query,
@@ -196,6 +218,7 @@ TEST(SequencesOfACheckpoint, AreComparedByTheirLists) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+// All that two presets share are the tables.
 TEST_F(InitMatchTest, AnotherPresetKeepsTheTables) {
   const auto anew = Check(JobOfFeatures({"a", "b"}, {"u", "v", "w"}, "deepfm { deep: 8 }"));
   ASSERT_TRUE(anew.ok()) << anew.status();
