@@ -219,6 +219,31 @@ layer { name: 'deep' input: 'u' mlp { units: 8 } } train { batch_size: 16 learni
   EXPECT_EQ(one->evaluate().task(), "") << "there is no other";
 }
 
+// All else of `evaluate` is for training; the rows may come from elsewhere.
+TEST(ResolveData, AJobThatOnlyScoresKeepsTheTaskThatDecides) {
+  const auto scored = [](const std::string& evaluate, const std::vector<std::string>& flags = {}) {
+    return ParseJob(R"(name: 'j'
+data { train { path: "p" parquet {} } label { column: ["click", "buy"] } }
+feature { column: "u" }
+layer { name: 'deep' input: 'u' mlp { units: 8 } } train { batch_size: 16 learning_rate { base: 1 } }
+task { label: 'buy' input: 'deep' } task { label: 'click' input: 'deep' } )" +
+                        evaluate,
+                    "j", flags, {}, JobUse::kScore);
+  };
+  const auto by_clicks = scored("evaluate { every_steps: 5 patience: 2 task: 'click' }");
+  ASSERT_TRUE(by_clicks.ok()) << by_clicks.status();
+  EXPECT_EQ(DecidingTask(*by_clicks), 1u);
+  EXPECT_EQ(by_clicks->evaluate().patience(), 0u);
+  EXPECT_EQ(by_clicks->evaluate().every_steps(), 0u);
+  const auto by_flag = scored("", {"evaluate.task=click"});
+  ASSERT_TRUE(by_flag.ok()) << by_flag.status();
+  EXPECT_EQ(DecidingTask(*by_flag), 1u);
+  EXPECT_FALSE(scored("evaluate { every_steps: 5 }")->has_evaluate());
+  EXPECT_EQ(scored("", {"evaluate.task=clik"}).status().message(),
+            "--set evaluate.task=clik: evaluate.task is 'clik', which no task learns (did you mean "
+            "'click'?)");
+}
+
 TEST(ResolveData, EveryFeatureOfCriteoUnlessSomeAreListed) {
   const Job all = Parse("data { train { path: 'p' criteo_tsv {} } }");
   EXPECT_EQ(EmbeddedFeatures(all).size(), 26u);

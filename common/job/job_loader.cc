@@ -137,13 +137,28 @@ absl::Status CheckCacheIsFresh(const Job& resolved, const JobSource& source) {
       absl::StrCat("is ", staleness, "; with `cache` and several workers it must be 0"));
 }
 
+// When, and what follows, are for training. A policy says when; here nobody asks.
+void KeepDecidingTask(Job* job) {
+  const std::string task = job->evaluate().task();
+  job->clear_evaluate();
+  if (task.empty()) return;
+  job->mutable_evaluate()->set_task(task);
+  job->mutable_evaluate()->set_every_passes(1);
+  job->mutable_evaluate()->set_keep_best(false);
+}
+
 absl::StatusOr<Job> ParseAsItIs(absl::string_view text, absl::string_view file,
                                 const std::vector<std::string>& overrides,
                                 const std::vector<std::string>& cleared, JobUse use) {
   ASSIGN_OR_RETURN(const JobSource source, JobSource::Parse(text, file, overrides, cleared));
   Job job = source.job();
+  if (use == JobUse::kScore) KeepDecidingTask(&job);
   ResolveJob(&job);
   RETURN_IF_ERROR(ValidateJob(job, source));
+  // The rows that are scored may come from elsewhere.
+  if (job.has_evaluate() && use != JobUse::kScore) {
+    RETURN_IF_ERROR(CheckHeldOut(job, source, "evaluate"));
+  }
   if (use == JobUse::kTrain) {
     RETURN_IF_ERROR(CheckRoomForDense(job, source));
     RETURN_IF_ERROR(CheckCacheIsFresh(job, source));

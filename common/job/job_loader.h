@@ -17,8 +17,9 @@ namespace thermocline {
 inline constexpr int64_t kMaxJobFileBytes = 16 << 20;
 
 // A job that trains also needs room for its dense parameters in each server
-// (cluster.max_pending_size); a job that is scored, exported or inspected does not.
-enum class JobUse { kRead, kTrain };
+// (cluster.max_pending_size); a job that is scored, exported or inspected does not. Of a job that
+// only scores, `evaluate` is the task that decides: nothing else of it is kept or checked.
+enum class JobUse { kRead, kTrain, kScore };
 
 // Reads a job file, removes the fields `cleared`, applies `overrides` ("path.to.field=value", see
 // job_override.h), fills in every default and checks the job.

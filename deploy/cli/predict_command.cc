@@ -78,17 +78,17 @@ absl::StatusOr<Job> JobToPredict(const PredictFlags& flags, const std::string& c
     overrides.push_back(absl::StrCat("data.max_bad_lines=", *flags.max_bad_lines));
   }
   // What a file that is only scored need not have, and what its scores don't depend on.
-  std::vector<std::string> cleared = {"evaluate",    "data.test",  "data.split", "data.weight",
-                                      "data.group",  "checkpoint", "cache",      "fae",
-                                      "calibration", "init_from",  "init",       "data_files"};
+  std::vector<std::string> cleared = {"data.test",  "data.split", "data.weight", "data.group",
+                                      "checkpoint", "cache",      "fae",         "calibration",
+                                      "init_from",  "init",       "data_files"};
   absl::StatusOr<Job> job;
   if (flags.job.empty()) {
     // These settings are for the machine that trained.
     cleared.insert(cleared.end(), {"cluster.worker_threads", "data.parser_threads"});
     job = ParseJob(JobToText(manifest.job()), absl::StrCat("the job of checkpoint ", checkpoint),
-                   overrides, cleared);
+                   overrides, cleared, JobUse::kScore);
   } else {
-    job = LoadJob(flags.job, overrides, cleared);
+    job = LoadJob(flags.job, overrides, cleared, JobUse::kScore);
   }
   RETURN_IF_ERROR(job.status());
   MakePathsAbsolute(&*job);

@@ -347,6 +347,7 @@ absl::Status RefuseChangesOfTraining(const EvalFlags& flags) {
                                 "cluster.workers", "evaluate", "fae", "train.learning_rate",
                                 "train.max_steps", "train.passes", "train.staleness_steps"}) {
         const std::string path = change.substr(0, change.find('='));
+        if (path == "evaluate.task") continue;
         if (path != field && !absl::StartsWith(path, absl::StrCat(field, "."))) continue;
         return absl::InvalidArgumentError(absl::StrCat(
             flag, change, " means nothing to eval: one worker scores, and ", "nothing is trained"));
@@ -364,7 +365,7 @@ std::string JobFileBeside(const CheckpointPath& path) {
   return std::filesystem::exists(file, error) ? file.string() : "";
 }
 
-// A script computes the metric that it was trained with. Without one there is no policy.
+// A script computes the metric that it was trained with.
 void KeepOwnMetric(const Evaluate& trained, Job* job) {
   if (!job->has_worker() || trained.own_metric().empty()) return;
   Evaluate* const policy = job->mutable_evaluate();
@@ -449,14 +450,14 @@ absl::StatusOr<RunSetup> SetUpEvaluation(const EvalFlags& flags, ByteScan* scan)
                    ResolveCheckpointPath(flags.checkpoint, scan, &options.notices));
   // What is held out of the job's own data doesn't matter to other data.
   std::vector<std::string> overrides,
-      cleared = {"evaluate",        "init_from",         "init", "fae", "calibration",
-                 "cluster.workers", "cluster.durability"};
+      cleared = {"init_from",         "init", "fae", "calibration", "cluster.workers",
+                 "cluster.durability"};
   if (flags.data.has_value()) {
     overrides = {"data.test_path=\"\"", "data.test_share=0"};
     cleared.insert(cleared.end(), {"data.test", "data.split"});
   }
   ASSIGN_OR_RETURN(Job job,
-                   LoadChangedJob(flags, JobFileBeside(path), overrides, cleared, JobUse::kRead));
+                   LoadChangedJob(flags, JobFileBeside(path), overrides, cleared, JobUse::kScore));
   if (flags.data.has_value()) ScoreAllRows(job.mutable_data());
   PosixDisk disk;
   const CheckpointStore store(&disk, path.directory);
