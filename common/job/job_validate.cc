@@ -459,25 +459,30 @@ class Validator {
   // lookups of a table, as far as the job tells them (a list in text is as long as its line says,
   // and a sequence at most as long as the job does).
   uint64_t MaxSamplesOfWorker() const {
-    std::map<int, uint64_t> columns;  // By table.
-    uint64_t steps = 0, padding = 0;  // Rows for steps, of all sequences.
+    std::map<int, uint64_t> columns, steps;  // By table, and by sequence.
     const std::vector<const Feature*> features = EmbeddedFeatures(job_);
     for (const FeatureSpec& spec : ResolveTables(job_).features) {
       const Feature& feature = *features[spec.source];
       const uint64_t lookups =
           uint64_t{spec.then >= 0} + std::max(feature.columns(), feature.sequence().max_length());
       columns[spec.table_index] += lookups;
-      if (spec.sequence < 0) continue;
-      steps += lookups;
-      padding += kMaxStepPadding;
+      if (spec.sequence >= 0) steps[spec.sequence] = lookups;
     }
     uint64_t most = 1;
     for (const auto& [table, count] : columns) most = std::max(most, count);
     uint64_t bags = features.size() + 1;  // A script's batches have no others.
+    uint64_t rows = 0, padding = 0;       // For steps, of all sequences.
     for (const PooledFeatures& pooled : DescribeModel(job_).graph.pooled) {
-      bags = std::max<uint64_t>(bags, pooled.leading + pooled.features.size());
+      const uint64_t vectors = pooled.leading + pooled.features.size();
+      if (pooled.sequence == kSamples) {
+        bags = std::max(bags, vectors);
+      } else {
+        rows += steps[pooled.sequence] * vectors;
+        padding += kMaxStepPadding * vectors;
+      }
     }
-    return std::min((kMaxBags - padding) / (bags + steps), uint64_t{kMaxTableLookups} / most);
+    return std::min((kMaxBags - std::min(kMaxBags, padding)) / (bags + rows),
+                    uint64_t{kMaxTableLookups} / most);
   }
 
   // `samples` is the share of the batch at `path` that one worker computes.

@@ -365,6 +365,33 @@ TEST(ValidateJob, BatchesWhoseBagsOrLookupsCannotBeNumbered) {
             "batches of 300000 samples; with 2 features of 4096 columns it takes at most 262143");
 }
 
+// A step has a row of dim 4 for its own vector, and 16 for the layer that is read beside it: 8,192
+// samples of 16,000 steps have 131 million steps, and 2.2 billion rows.
+TEST(ValidateJob, StepsHaveRowsForWhatIsReadBesideThem) {
+  const auto message = [](const std::string& input) {
+    return std::string(ParseJob(R"(name: 'j'
+        data { train { path: "p" csv { header: true } } label { column: "click" } }
+        default_table { dim: 4 }
+        feature { column: ["x", "y"] numeric {} } feature { column: "item" categorical {} }
+        feature { column: "past" table: "item" sequence { max_length: 16000 } }
+        sequence { name: "events" of: "past" }
+        layer { name: "wide" input: "numeric" mlp { units: 64 } }
+        layer { name: "steps" input: )" +
+                                    input + R"( mlp { units: 4 } }
+        layer { name: "mean" input: "steps" pool { mode: MEAN } }
+        task { input: ["mean", "wide", "categorical"] }
+        train { batch_size: 8192 learning_rate { base: 1 } })",
+                                "j", {})
+                           .status()
+                           .message());
+  };
+  EXPECT_EQ(message("'events'"), "");
+  EXPECT_THAT(
+      message("['wide', 'events']"),
+      testing::HasSubstr("batches of 8192 samples; with 2 features of 2 columns it takes at "
+                         "most 7894, where each list of a sequence has its max_length"));
+}
+
 TEST(ValidateJob, LimitsAreWithinReach) {
   EXPECT_TRUE(ParseJob(kJob, "j",
                        {"train.staleness_steps=1024", "default_table.init_scale=1e6",
