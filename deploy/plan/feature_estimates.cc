@@ -22,7 +22,8 @@ const Json* ColumnOf(const Feature& feature, const Json* figures) {
 double LookupsOf(const Feature& feature, const Json* figures) {
   const Json* column = ColumnOf(feature, figures);
   const double most = feature.has_sequence() ? feature.sequence().max_length() : 1e9;
-  if (column == nullptr || feature.columns() > 1) return std::min<double>(most, feature.columns());
+  if (column == nullptr && feature.has_sequence()) return most;
+  if (column == nullptr || feature.columns() > 1) return feature.columns();
   const double rows = std::max(1.0, column->at("rows").get<double>());
   // A missing value is a lookup, too, unless it is no key.
   const double missing = feature.categorical().missing() == Feature::Categorical::NO_KEY

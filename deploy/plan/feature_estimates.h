@@ -20,7 +20,7 @@ namespace thermocline {
 const nlohmann::ordered_json* ColumnOf(const Feature& feature,
                                        const nlohmann::ordered_json* figures);
 
-// Lookups of a sample, on average.
+// Lookups of a sample, on average; at most, of a list of which the figures say nothing.
 double LookupsOf(const Feature& feature, const nlohmann::ordered_json* figures);
 // The same of one of JobTables::features, with its last step. features: EmbeddedFeatures
 double LookupsOf(const FeatureSpec& spec, const std::vector<const Feature*>& features,

@@ -124,6 +124,27 @@ TEST(JobPlan, StepsOfSequencesAreLookups) {
   EXPECT_GT(batch(two), batch(one) + 900000 * 5 * sizeof(uint64_t));
 }
 
+// Without figures of a list each sample has as many steps as it may have.
+TEST(JobPlan, ListsOfWhichNothingIsKnownAreFull) {
+  const auto activations = [](int max_length) {
+    const auto job = ParseJob(absl::StrCat(R"(name: "plan" device: CPU
+        data { train { path: "/log.csv" csv { header: true } } label { column: "click" } }
+        feature { column: "item" categorical {} }
+        feature { column: "history" table: "item" sequence { max_length: )",
+                                           max_length, R"( } }
+        default_table { dim: 16 }
+        sequence { name: "past" of: "history" then: "item" }
+        layer { name: "p" input: "past" pool {} }
+        task { input: ["p", "categorical"] }
+        train { batch_size: 1024 eval_batch_size: 1024 learning_rate { base: 0.1 } })"),
+                              "job", {});
+    EXPECT_TRUE(job.ok()) << job.status();
+    return PartOf(Plan(*job, nullptr).worker, "activations");
+  };
+  // A step has a vector and its gradient.
+  EXPECT_GE(activations(50) - activations(10), 1024u * 40 * 16 * 2 * sizeof(float));
+}
+
 TEST(JobPlan, ATableHasAtMostItsLimit) {
   const Json figures = Figures();
   const Job job = Load({"default_table.eviction.max_rows=5000"});
