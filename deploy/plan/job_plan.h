@@ -105,9 +105,10 @@ nlohmann::ordered_json PlanToJson(const JobPlan& plan, const Machine& machine);
 std::string DescribeRisks(const Job& job);
 
 // What is known of a job before it starts, without its data. kInvalidArgument: its cache's budget
-// has no room for the rows of a batch. kFailedPrecondition: what it takes in any case, its dense
-// parameters, is more than the machine has. In `*warning`: memory that its budgets allow it to take
-// is more than that, and DescribeRisks(); "": neither.
+// has no room for the rows of a batch. kFailedPrecondition: what it takes in any case is more than
+// the machine has: its dense parameters, or these and the activations of a batch without its steps,
+// where workers compute in the host's memory. In `*warning`: with the memory that its budgets allow
+// it to take it is more than that, and DescribeRisks(); "": neither.
 absl::Status CheckStart(const Job& job, const Machine& machine, std::string* warning);
 
 }  // namespace thermocline
