@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/job/job_data.h"
 #include "common/job/resolved_job.h"
@@ -101,6 +102,14 @@ void AddMetrics(const EvaluationResult& result, nlohmann::json* json) {
   }
 }
 
+absl::Status CheckLoss(const Job& job, const EvaluationResult& scored, const char* purpose) {
+  if (!job.data().label().may_be_missing() || !std::isnan(scored.loss)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the job has ", purpose, ", and none of the ", scored.samples,
+      " held-out rows that it scores has the label '", absl::StrJoin(LearnedLabels(job), "' or '"),
+      "', so that there is no loss to follow; hold out other rows, or score more"));
+}
+
 TaskSamples::TaskSamples(const Job& job, bool count_alike)
     : tasks_(DescribeModel(job).tasks),
       deciding_(DecidingTask(job)),
@@ -153,7 +162,7 @@ std::vector<std::string> TaskSamples::WithoutLabels() const {
 EvaluationResult TaskSamples::Compute() const {
   EvaluationResult result;
   if (rows_ == 0) return result;
-  double loss = 0;
+  double loss = num_labels() > 0 ? 0 : NAN;
   for (size_t t = 0; t < tasks_.size(); ++t) {
     const ScoredSamples& scored = scored_[t];
     TaskMetrics metrics;

@@ -31,7 +31,8 @@ struct TaskMetrics : PredictionMetrics {  // samples: those that have its label
 // The metrics are those of the task that decides.
 struct EvaluationResult : PredictionMetrics {
   std::optional<double> own_metric;  // A script computes it.
-  // What training makes less of: the sum of the tasks' losses times their weights.
+  // What training makes less of: the sum of the tasks' losses times their weights. Not a number
+  // where no sample has a label.
   double loss = 0;
   std::string task;                // The one that decides; "": there is one.
   std::vector<TaskMetrics> tasks;  // Where there are several: each task's.
@@ -39,6 +40,9 @@ struct EvaluationResult : PredictionMetrics {
 
 // "auc", "logloss", ... as metrics.jsonl and the result of the worker have them.
 void AddMetrics(const EvaluationResult& result, nlohmann::json* json);
+
+// Errors: kFailedPrecondition (no row that was scored for `purpose` has a label, and so no loss).
+absl::Status CheckLoss(const Job& job, const EvaluationResult& scored, const char* purpose);
 
 // The scored samples of a job's tasks, from which the metrics are computed. Memory: 8 bytes for
 // each sample and task, with weights or groups up to 20.

@@ -92,6 +92,29 @@ TEST(TaskSamples, OneTaskHasMetricsAlone) {
   EXPECT_FALSE(json.contains("tasks") || json.contains("task") || json.contains("loss"));
 }
 
+// What follows the loss of held-out rows ends the job where there is none.
+TEST(CheckLoss, WantsALabel) {
+  const std::string one = "task { label: 'buy' input: 'deep' }";
+  for (const std::string& tasks : {one, std::string(kTwoTasks)}) {
+    const Job job = JobOf("may_be_missing: true", tasks);
+    TaskSamples samples(job);
+    const int labels = job.task_size();
+    samples.Add(BatchOf(labels, UninitializedVector<float>(2 * labels, 0.0f),
+                        UninitializedVector<float>(2 * labels, 0.0f)),
+                std::vector<float>(2 * labels, 1.0f));
+    const absl::Status status = CheckLoss(job, samples.Compute(), "`fae`");
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(status.message(),
+                testing::HasSubstr("the job has `fae`, and none of the 2 held-out rows that it "
+                                   "scores has the label 'buy'"));
+    UninitializedVector<float> weights(labels, 0.0f);
+    weights[0] = 1;
+    samples.Add(BatchOf(labels, UninitializedVector<float>(labels, 1.0f), weights),
+                std::vector<float>(labels, 1.0f));
+    EXPECT_TRUE(CheckLoss(job, samples.Compute(), "`fae`").ok()) << "of one task is enough";
+  }
+}
+
 TEST(TaskSamples, ScoredRowsCountAlikeWhereSoAsked) {
   TaskSamples samples(JobOf("", kTwoTasks), /*count_alike=*/true);
   Batch batch = BatchOf(2, {1, NAN, 0, 1}, {2, 2, 3, 3});

@@ -107,6 +107,7 @@ absl::StatusOr<OrderScoring> ScoreForOrder(WorkerRun* run, WorkerProgress* progr
   ASSIGN_OR_RETURN(const EvaluationResult scored,
                    ScoreRows(run, progress, place, at.scored_rows, result));
   if (scored.samples == 0) return NothingHeldOut(run->job, at.scored_for);
+  RETURN_IF_ERROR(CheckLoss(run->job, scored, at.scored_for));
   const OrderScoring scoring = {run->order->PlaceBehind(scored.loss), watch.Elapsed()};
   if (!evaluates) progress->OnScoring(scored, place, scoring);
   return scoring;
