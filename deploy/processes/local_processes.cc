@@ -21,10 +21,10 @@
 #include "common/base/process.h"
 #include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
-#include "common/base/text.h"
 #include "common/disk/disk.h"
 #include "common/job/data_place.h"
 #include "common/job/resolved_job.h"
+#include "common/job/server_settings.h"
 #include "common/net/host_port.h"
 #include "common/process/child_process.h"
 #include "common/trace/process_trace.h"
@@ -71,25 +71,24 @@ bool SpillsRows(const Job& job) {
 
 std::vector<std::string> ServerCommand(const std::string& program, const Job& job,
                                        const std::string& listen, const std::string& port_file) {
-  const Cluster& cluster = job.cluster();
+  const auto [apply_threads, handler_threads, max_pending_bytes, max_held_pulls, max_message_bytes,
+              init_root] = ServerSettingsOf(job);
   std::vector<std::string> command = {
       program,
       absl::StrCat("--listen=", listen),
       absl::StrCat("--port_file=", port_file),
       absl::StrCat("--job_id=", job.name()),
-      absl::StrCat("--apply_threads=", cluster.server_threads()),
-      absl::StrCat("--handler_threads=", cluster.handler_threads()),
-      absl::StrCat("--max_pending_bytes=", ParseByteSize(cluster.max_pending_size()).value_or(0)),
-      absl::StrCat("--max_held_pulls=", cluster.max_held_pulls()),
-      absl::StrCat("--max_message_bytes=", cluster.max_message_bytes()),
+      absl::StrCat("--apply_threads=", apply_threads),
+      absl::StrCat("--handler_threads=", handler_threads),
+      absl::StrCat("--max_pending_bytes=", max_pending_bytes),
+      absl::StrCat("--max_held_pulls=", max_held_pulls),
+      absl::StrCat("--max_message_bytes=", max_message_bytes),
   };
   if (WritesCheckpoints(job)) {
     command.push_back(absl::StrCat("--checkpoint_root=", job.checkpoint().directory()));
   }
-  if (job.has_init()) {
-    command.push_back(absl::StrCat("--init_root=", job.init().directory()));
-  }
-  if (cluster.insecure()) command.push_back("--insecure");
+  if (!init_root.empty()) command.push_back(absl::StrCat("--init_root=", init_root));
+  if (job.cluster().insecure()) command.push_back("--insecure");
   return command;
 }
 

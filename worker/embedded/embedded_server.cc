@@ -4,28 +4,28 @@
 
 #include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
-#include "common/base/text.h"
 #include "common/job/resolved_job.h"
+#include "common/job/server_settings.h"
 #include "common/net/host_port.h"
 #include "worker/embedded/core_transport.h"
 
 namespace thermocline {
 namespace {
 
-// What the launcher tells thermocline-server by flags.
 HostedServerOptions OptionsFor(const Job& job, const EmbeddedServer::Options& own) {
-  const Cluster& cluster = job.cluster();
+  const auto [apply_threads, handler_threads, max_pending_bytes, max_held_pulls, max_message_bytes,
+              init_root] = ServerSettingsOf(job);
   HostedServerOptions options;
-  options.limits.apply_threads = static_cast<int>(cluster.server_threads());
+  options.limits.apply_threads = apply_threads;
   options.limits.load_threads = 0;
-  options.limits.max_pending_push_bytes = ParseByteSize(cluster.max_pending_size()).value_or(0);
-  options.limits.max_held_pulls = cluster.max_held_pulls();
-  options.service.max_message_bytes = static_cast<int>(cluster.max_message_bytes());
+  options.limits.max_pending_push_bytes = max_pending_bytes;
+  options.limits.max_held_pulls = max_held_pulls;
+  options.service.max_message_bytes = max_message_bytes;
   options.service.job_id = own.job_id;
   options.service.is_embedded = true;
   options.service.checkpoint_root = own.checkpoint_root;
-  if (job.has_init()) options.service.init_root = job.init().directory();
-  options.service.handler_threads = static_cast<int>(cluster.handler_threads());
+  options.service.init_root = init_root;
+  options.service.handler_threads = handler_threads;
   options.data_dir = own.data_dir;
   options.incarnation = 1;  // A generation has one.
   options.exit_code_if_broken = kExitTrouble;
