@@ -97,8 +97,8 @@ uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t bytes);
 
 inline uint32_t Crc32c(const void* data, size_t bytes) { return ExtendCrc32c(0, data, bytes); }
 
-// The CRC-32C of a text of which `first` is that of its beginning, and `second` that of the
-// `second_bytes` that follow. Takes less than a microsecond.
+// Returns the CRC-32C of two texts, one after the other, from that of each. second_bytes: the
+// length of the second one. Takes less than a microsecond.
 uint32_t CombineCrc32c(uint32_t first, uint32_t second, uint64_t second_bytes);
 
 }  // namespace thermocline

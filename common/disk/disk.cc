@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -24,6 +25,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/threads.h"
 #include "common/disk/retry_io.h"
 
 namespace thermocline {
@@ -181,18 +183,21 @@ bool SetDirect(int fd, bool direct) {
 class PosixStreamFile : public StreamFile {
  public:
   PosixStreamFile(std::string path, Descriptor fd, bool direct)
-      : path_(std::move(path)),
-        fd_(std::move(fd)),
-        direct_(direct),
-        filling_(NewBuffer()),
-        thread_([this] { WriteBuffers(); }) {}
+      : path_(std::move(path)), fd_(std::move(fd)), direct_(direct), filling_(NewBuffer()) {}
 
   ~PosixStreamFile() override {
     {
       absl::MutexLock lock(&mutex_);
       closing_ = true;
     }
-    thread_.join();
+    if (thread_.has_value()) thread_->join();
+  }
+
+  // REQUIRES: called once, before Append. Errors: kUnavailable.
+  absl::Status StartThread() {
+    thread_ = TryMakeThread([this] { WriteBuffers(); });
+    if (thread_.has_value()) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat(path_, ": the system makes no thread to write it"));
   }
 
   absl::Status Append(absl::Span<const absl::string_view> pieces) override {
@@ -307,7 +312,7 @@ class PosixStreamFile : public StreamFile {
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // So many of writing_ are to be written.
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // The first error.
-  std::thread thread_;                           // Last: it uses the others.
+  std::optional<std::thread> thread_;
 };
 
 class PosixReadFile : public ReadFile {
@@ -383,7 +388,9 @@ absl::StatusOr<std::unique_ptr<AppendFile>> PosixDisk::Create(const std::string&
 absl::StatusOr<std::unique_ptr<StreamFile>> PosixDisk::CreateStream(const std::string& path) {
   ASSIGN_OR_RETURN(Descriptor fd, OpenFile("create", path, O_WRONLY | O_CREAT | O_EXCL));
   const bool direct = SetDirect(fd.get(), true);
-  return std::make_unique<PosixStreamFile>(path, std::move(fd), direct);
+  auto file = std::make_unique<PosixStreamFile>(path, std::move(fd), direct);
+  RETURN_IF_ERROR(file->StartThread());
+  return file;
 }
 
 absl::StatusOr<std::unique_ptr<AppendFile>> PosixDisk::OpenToAppend(const std::string& path) {

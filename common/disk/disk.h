@@ -25,8 +25,8 @@ class StreamFile {
  public:
   virtual ~StreamFile() = default;
 
-  // Writes the pieces, one after the other. A file of CreateStream may return the error of earlier
-  // bytes, and that of these later.
+  // Writes the pieces, one after the other. A file of CreateStream writes them later: an error may
+  // come from a later call of Append or Sync.
   // Errors: kResourceExhausted (the disk is full; names the file system, its free space and the
   // size of the write), kUnavailable (any other).
   virtual absl::Status Append(absl::Span<const absl::string_view> pieces) = 0;

@@ -98,7 +98,8 @@ class LocalProcesses : public Processes {
   const JobPrograms& programs_;
   const RunDirectory& directory_;
   const LocalProcessesOptions options_;
-  // Server 0 and worker 0 are one process, which ends as the server: it is there as long.
+  // Server 0 and worker 0 are one process: it lives as long as the server, and its end is reported
+  // as the server's.
   const bool has_embedded_server_;
   Supervisor& supervisor_;
   std::function<void(absl::string_view)> on_metrics_;

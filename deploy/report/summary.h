@@ -53,10 +53,10 @@ absl::StatusOr<nlohmann::ordered_json> ParseWorkerResult(const std::string& text
 // "own_metric", an object of the metric's name and its last value.
 //   steps: the most of any worker; samples, bad_lines, repeated_headers: summed;
 //   auc .. calibration, eval_samples, task, tasks, first_bad_line: the first worker's that has
-//   them; auc and others are null, too, where the held-out rows have one class only; samples_per_s:
-//   the samples that the workers' processes trained (new_samples: neither those before a resume
-//   nor, after a rollback, those of earlier generations) over the longest "train_s", else the sum
-//   of the workers' rates; null where this run trained nothing.
+//   them; auc and others are null, too, where the held-out rows have one class only;
+//   samples_per_s: the samples that the workers' processes trained (new_samples: neither those
+//   before a resume nor, after a rollback, those of earlier generations) over the longest
+//   "train_s", else the sum of the workers' rates; null where this run trained nothing.
 nlohmann::ordered_json MakeSummary(const Job& job,
                                    const std::vector<nlohmann::ordered_json>& results,
                                    const std::optional<Digest>& digest, double wall_s);

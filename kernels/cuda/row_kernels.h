@@ -1,7 +1,6 @@
 // The forms that kernels of rows have, for layers.cu and steps.cu. Elements have a thread each;
-// where columns of a sample are summed, kRowLanes threads share the sample, lane l with columns l,
-// l + 16,
-// ...; where samples are summed, a thread has one column of one chunk.
+// where columns of a sample are summed, kRowLanes threads share the sample, and lane l has the
+// columns l, l + 16, ...; where samples are summed, a thread has one column of one chunk.
 #ifndef THERMOCLINE_KERNELS_CUDA_ROW_KERNELS_H_
 #define THERMOCLINE_KERNELS_CUDA_ROW_KERNELS_H_
 
@@ -40,7 +39,7 @@ cudaError_t LaunchElements(Matrix shape, const Element& element, cudaStream_t st
   return cudaGetLastError();
 }
 
-// One unit of a layer's dropout. row: that of its mask
+// Returns x after a layer's dropout. row, c: of the mask.
 __device__ inline float DropoutOfUnit(const DropoutMask& mask, int64_t step, int64_t row, int32_t c,
                                       float x) {
   const uint64_t row_key = DropoutRowKey(mask.key, mask.steps_before + step, row);

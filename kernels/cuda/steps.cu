@@ -249,8 +249,8 @@ __device__ float ChainDot(const float* a, const float* b, int32_t n) {
   return sum;
 }
 
-// The greater of a number of this item and that of the other item of its warp: so often all threads
-// of the warp go through a loop in which they exchange values.
+// Returns the greater of n and the n of the other item of the warp. All threads of a warp take part
+// in an exchange of values, so that loops with one have as many rounds as the longer item needs.
 __device__ int32_t GreaterOfWarp(int32_t n) {
   const int other = static_cast<int>(threadIdx.x % 32) ^ kRowLanes;
   const int32_t of_other = __shfl_sync(kWholeWarp, n, other, 32);

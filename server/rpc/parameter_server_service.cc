@@ -135,8 +135,8 @@ std::string DescribePush(const wire::PushChunk& chunk) {
 
 // One Pull on its way through the server; deletes itself when gRPC is done with it. Runs on gRPC's
 // thread: decodes, asks the core, gathers, replies. A held pull keeps no thread waiting; its reply
-// is made on a thread of its lane, as is that of a pull whose rows may be on the disk: gRPC's must
-// not wait for one. The threads of readers delay no push.
+// is made on a thread of its lane, as is that of a pull whose rows may be on the disk: a thread of
+// gRPC must not wait for a disk. The threads of readers delay no push.
 class ParameterServerService::PullReactor final : public grpc::ServerUnaryReactor {
  public:
   PullReactor(ParameterServerService* service, grpc::CallbackServerContext* context,

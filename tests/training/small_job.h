@@ -60,7 +60,7 @@ Job MakeJobOfColumns(int num_dense, int num_categorical, const std::vector<std::
 // table with a list without weights. The label is "y"; a third of the rows have no label "z".
 Job MakeWeightedJob(const std::string& optimizer, const std::vector<std::string>& overrides);
 // Makes a job of its lists without weights, whose two tasks share a layer: the second one learns
-// "z" as a product of two probabilities. label: that of the second task
+// "z" as a product of two probabilities. label: the name of the second task's label.
 Job MakeJobOfTasks(const std::vector<std::string>& overrides, const std::string& label = "z");
 
 // kGrowing: the samples of the fifth batch have no history; the ninth and the tenth batch have more

@@ -113,9 +113,11 @@ TEST(NpyLabels, HaveAColumnForEachLabel) {
     CHECK((*writer)->Append(values.data(), values.size() / columns).ok());
     CHECK((*writer)->Finish().ok());
   };
-  const auto read = [&](const std::string& label) {
-    std::string found = Labels(MakeJob(
-        absl::StrCat("train { path: '", folder.path(), "' npy {} } num_dense: 0"), label, "", ""));
+  const auto read = [&](const std::string& label, bool needs_labels = true) {
+    std::string found =
+        Labels(MakeJob(absl::StrCat("train { path: '", folder.path(), "' npy {} } num_dense: 0"),
+                       label, "", ""),
+               needs_labels);
     const size_t at = found.find("train_");
     return at == found.npos ? found : found.substr(at);
   };
@@ -130,6 +132,9 @@ TEST(NpyLabels, HaveAColumnForEachLabel) {
             "malformed, too");
   write("labels", "<f4", 3, std::vector<float>{1, 1, 0, NAN, NAN, NAN});
   EXPECT_EQ(read("may_be_missing: true"), "train_labels.npy: row 1: no label is there");
+  EXPECT_EQ(read("may_be_missing: true", /*needs_labels=*/false), "0 1 *1 1, nan nan *0 0");
+  write("labels", "<f4", 3, std::vector<float>{1, 1, 0, 7, 0.5, -1});
+  EXPECT_EQ(read("", /*needs_labels=*/false), "0 1, nan nan");
   write("labels", "<f4", 2, std::vector<float>{1, 1, 0, 0});
   EXPECT_EQ(read(""),
             "train_labels.npy: is float32 [2, 2], wanted int32 or int64 or float32 [rows, 3]");

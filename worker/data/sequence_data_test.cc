@@ -358,6 +358,9 @@ train { batch_size: 4 learning_rate { base: 0.1 } })"),
   Read read;
   ReadRest(reader->get(), &read);
   EXPECT_THAT(read.rows, ElementsAre("7", "", "8,9"));
+  WriteNpy<int64_t>(prefix + "offsets.npy", "<i8", {}, 1);
+  EXPECT_EQ(Dataset::Open(*job, options).status().message(),
+            prefix + "offsets.npy: has no offsets, wanted 1 more than rows");
 }
 
 }  // namespace

@@ -108,13 +108,14 @@ def local(job: str | os.PathLike[str], run_dir: str | os.PathLike[str] | None = 
     set: Changes fields of the job: {'train.passes': 2}, as `--set train.passes=2`.
     progress: Whether a line on standard error shows how far the job is.
 
-    At the end of the `with` block the job is finished, and `run.summary` is what summary.json has. An error within the
-    block, KeyboardInterrupt included, stops the job: from its last checkpoint it goes on with resume=True. The job
-    does not go back to a checkpoint by itself (checkpoint.max_rollbacks is 0), since the loop over its batches cannot
-    go back; servers that are lost are replaced. No process of the job outlives this process, even where that is killed.
-
     The job's worker holds the rows itself, in its own process, where neither the job nor `set` names servers, several
     workers or a durability; {'cluster.servers': 1} has a server hold them.
+
+    At the end of the `with` block the job is finished, and `run.summary` is what summary.json has. An error within the
+    block, KeyboardInterrupt included, stops the job: from its last checkpoint it goes on with resume=True. So it does
+    after the worker is lost: the job does not go back to a checkpoint by itself (checkpoint.max_rollbacks is 0), since
+    the loop over its batches cannot go back. A server that is lost is replaced. No process of the job outlives this
+    process, even where that is killed.
 
     The program `thermocline` is looked for in $THERMOCLINE_PROGRAMS, where that is set; else where the programs'
     package has it beside this one, and on PATH.

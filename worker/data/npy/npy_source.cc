@@ -49,6 +49,10 @@ absl::StatusOr<NpyList> OpenList(const std::string& prefix) {
   NpyList list;
   ASSIGN_OR_RETURN(list.offsets, OpenChecked(absl::StrCat(prefix, "_offsets.npy"), {"<i4", "<i8"},
                                              1, "[rows + 1]"));
+  if (list.offsets->rows() < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(list.offsets->path(), ": has no offsets, wanted 1 more than rows"));
+  }
   ASSIGN_OR_RETURN(list.values, OpenChecked(absl::StrCat(prefix, "_values.npy"),
                                             {"<i4", "<i8", "<u8"}, 1, "[values]"));
   return list;
@@ -73,7 +77,7 @@ bool IsLabel(double label) { return label == 0 || label == 1; }
 // Returns the column of the row's first label that is none; -1: all are good. Where all are
 // missing, it is the number of columns.
 int FindBadLabel(const NpyFiles& files, const NpyShape& shape, int64_t row) {
-  if (files.labels == nullptr) return -1;
+  if (files.labels == nullptr || !shape.needs_labels) return -1;
   const int columns = static_cast<int>(shape.labels.size());
   int missing = 0;
   for (int c = 0; c < columns; ++c) {
@@ -234,17 +238,16 @@ void AppendList(const NpyList& list, const NpyFeature& spec, int64_t first, int6
 
 void AppendLabels(const NpyFiles& files, const NpyShape& shape, int64_t row, Batch* batch) {
   const size_t at = batch->labels.size();
-  batch->labels.resize(at + shape.num_tasks, files.labels == nullptr ? NAN : 0.0f);
+  batch->labels.resize(at + shape.num_tasks, shape.needs_labels ? 0.0f : NAN);
   if (shape.labels_may_be_missing) batch->weights.resize(at + shape.num_tasks, 1.0f);
   const auto columns = static_cast<int64_t>(shape.labels.size());
   for (int64_t c = 0; c < columns && files.labels != nullptr; ++c) {
     if (shape.labels[c] < 0) continue;
-    const auto label = static_cast<float>(LabelAt(*files.labels, row * columns + c));
-    if (std::isnan(label)) {
+    const double label = LabelAt(*files.labels, row * columns + c);
+    if (IsLabel(label)) {
+      batch->labels[at + shape.labels[c]] = static_cast<float>(label);
+    } else if (shape.labels_may_be_missing) {
       batch->weights[at + shape.labels[c]] = 0;
-      if (!shape.needs_labels) batch->labels[at + shape.labels[c]] = NAN;
-    } else {
-      batch->labels[at + shape.labels[c]] = label;
     }
   }
 }
