@@ -259,7 +259,7 @@ class Draft {
                           : ""));
   }
 
-  // Those that the model learns: `mmoe` and `ple` all, the others the first. Files of npy have all.
+  // The labels that the job names. `mmoe` and `ple` learn all, the others the first; npy has all.
   std::vector<Json> Labels() const {
     std::vector<Json> labels = LabelsOf(figures_);
     if (!is_npy_ && model_ != "mmoe" && model_ != "ple") labels.resize(1);

@@ -144,7 +144,7 @@ absl::StatusOr<std::vector<const Json*>> FindLabels(const std::string& names, co
   return labels;
 }
 
-// Those of npy files, whose first columns are labels.
+// Returns the labels of npy files, which are their first columns.
 absl::StatusOr<std::vector<const Json*>> NpyLabels(const std::string& names, const Json& figures) {
   std::vector<const Json*> labels;
   std::vector<std::string> there;
