@@ -21,7 +21,8 @@ struct MlpConfig {
   std::vector<int32_t> widths;  // [input, layer 0, layer 1, ...], all positive
   bool relu_after_last = false;
   bool input_gradient = false;  // Whether BackwardData writes the gradient of the input.
-  int32_t max_batch = 0;
+  int32_t max_batch = 0;        // Rows of the largest batch;
+  int32_t max_trained = 0;      // and of the largest that goes backward, too.
   MlpPrecision precision = MlpPrecision::kFloat32;
   // Where the parameters of layer i stand in the flat parameter and gradient arenas, in floats.
   std::vector<int64_t> weight_offsets;  // [layers] of [in, out] row-major, no padding

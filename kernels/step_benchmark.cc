@@ -87,7 +87,7 @@ StepBenchmark::MlpLayout StepBenchmark::LayOut(std::vector<int32_t> widths, bool
   }
   layout.config.relu_after_last = !top;
   layout.config.input_gradient = top;
-  layout.config.max_batch = batch_;
+  layout.config.max_batch = layout.config.max_trained = batch_;
   layout.config.precision = precision;
   layout.config.widths = std::move(widths);
   return layout;

@@ -239,8 +239,8 @@ bool GraphBuilder::IsComputed(const LayerValue& value) const {
   });
 }
 
-int GraphBuilder::AddBuffer(int sequence, int columns, int64_t ld, bool has_gradient) {
-  graph_.buffers.push_back({columns, ld, has_gradient, sequence});
+int GraphBuilder::AddBuffer(GraphBuffer buffer) {
+  graph_.buffers.push_back(buffer);
   return static_cast<int>(graph_.buffers.size()) - 1;
 }
 
@@ -258,7 +258,7 @@ void GraphBuilder::PlacePooled(int v, int leading_floats) {
   const int dim = group.dim;
   group.leading = (leading_floats + dim - 1) / dim;
   const int columns = group.leading * dim + value.width;
-  group.vectors = AddBuffer(value.sequence, columns, columns, true);
+  group.vectors = AddBuffer({value.sequence, columns, columns});
   value.home = {group.vectors, group.leading * dim, value.width};
 }
 
@@ -280,7 +280,7 @@ void GraphBuilder::PlaceConcat(int v) {
     buffer = vectors.buffer;
     first = vectors.first + vectors.width - width;
   } else {
-    buffer = AddBuffer(values_[v].sequence, width, PaddedColumns(width), true);
+    buffer = AddBuffer({values_[v].sequence, width, PaddedColumns(width)});
   }
   values_[v].home = {buffer, first, width};
   for (const ValueSlice& part : parts) {
@@ -300,7 +300,7 @@ void GraphBuilder::PlaceValues() {
       PlacePooled(v, 0);
     } else if (values_[v].origin == Origin::kNode) {
       const int width = values_[v].width;
-      const int buffer = AddBuffer(values_[v].sequence, width, PaddedColumns(width), true);
+      const int buffer = AddBuffer({values_[v].sequence, width, PaddedColumns(width)});
       values_[v].home = {buffer, 0, width};
     }
   }
@@ -309,7 +309,7 @@ void GraphBuilder::PlaceValues() {
     if (value.origin != Origin::kFirstOrder) continue;
     PooledFeatures& group = graph_.pooled[value.group];
     const int columns = group.leading + value.width;
-    group.first_order = AddBuffer(kSamples, columns, columns, true);
+    group.first_order = AddBuffer({kSamples, columns, columns});
     value.home = {group.first_order, group.leading, value.width};
   }
 }
@@ -347,7 +347,7 @@ void GraphBuilder::PlanBackward(const std::vector<Pending>& pending) {
     } else if (gradient.is_wanted) {
       const int sequence = graph_.buffers[input.buffer].sequence;
       const auto [place, is_new] = scratch_of.emplace(sequence, kNoBuffer);
-      if (is_new) place->second = AddBuffer(sequence, 0, 0, false);
+      if (is_new) place->second = AddBuffer({sequence, 0, 0, /*has_value=*/false});
       const int scratch = place->second;
       GraphBuffer& buffer = graph_.buffers[scratch];
       buffer.columns = std::max(buffer.columns, input.width);
@@ -390,8 +390,9 @@ ModelGraph GraphBuilder::Finish(const std::vector<LayerValue>& logits) {
     node.has_gradient = output.has_gradient;
     node.leads_to_rows = output.leads_to_rows;
     if (pending.aux_columns > 0) {
-      const int aux = AddBuffer(output.sequence, pending.aux_columns,
-                                PaddedColumns(pending.aux_columns), false);
+      const int aux = AddBuffer({output.sequence, pending.aux_columns,
+                                 PaddedColumns(pending.aux_columns), /*has_value=*/true,
+                                 /*has_gradient=*/false});
       node.aux = {aux, 0, pending.aux_columns};
     }
     if (output.origin == Origin::kConcat) MakeCopies(output, &node);

@@ -103,7 +103,7 @@ class GraphBuilder {
   // they are of several.
   ValueSlice InOne(const std::vector<ValueSlice>& slices);
 
-  int AddBuffer(int sequence, int columns, int64_t ld, bool has_gradient);
+  int AddBuffer(GraphBuffer buffer);
   bool IsWhole(const ValueSlice& slice) const;
   bool HasNoHome(const ValueSlice& slice) const;
   // Gives homes to a concatenation and those of its parts that may lie in it.

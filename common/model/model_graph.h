@@ -37,12 +37,20 @@ struct Columns {
 // of ModelInputs::sequences.
 inline constexpr int kSamples = -1;
 
-// A matrix of activations with a row for each sample or step, and one of their gradients.
+// A matrix of activations with a row for each sample or step, and one of their gradients, or one of
+// both alone.
 struct GraphBuffer {
+  int sequence = kSamples;
   int columns = 0;
   int64_t ld = 0;  // Floats of a row.
-  bool has_gradient = true;
-  int sequence = kSamples;
+  bool has_value = true, has_gradient = true;
+};
+
+// How many samples a model has memory for: those of the largest batch that it computes, and of the
+// largest that it trains, which alone has gradients. trained: 0: the model only scores.
+struct BatchRoom {
+  int64_t computed = 0;
+  int64_t trained = 0;
 };
 
 // The pooled rows of the features of one dim, or those of a sequence's features of one dim, which a
@@ -66,7 +74,7 @@ struct ColumnCopy {
 // Where a node leaves the gradient of one of its inputs.
 struct InputGradient {
   bool is_wanted = false;
-  // It is written to these columns: those of the input itself, or of the scratch buffer. kNoBuffer:
+  // It is written to these columns: those of the input itself, or of a scratch buffer. kNoBuffer:
   // the output's gradient is the input's.
   Columns target;
   bool adds = false;               // It is added to what is there: the node can do that itself.

@@ -23,41 +23,22 @@ constexpr int64_t kBiasPartials = 128;
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
+// Floats of activations and of their gradients, for each sample or step of a batch.
+struct RowFloats {
+  int64_t values = 0, gradients = 0;
+};
+
 // Outputs of the hidden layers, their gradients, and what the MLP's own operations need.
-ActivationFloats HiddenFloats(const GraphNode& mlp, ComputeOn where) {
+RowFloats HiddenFloats(const GraphNode& mlp, ComputeOn where) {
   const bool on_gpu = where == ComputeOn::kGpu;
-  const int num_layers = static_cast<int>(mlp.tensors.size());
-  ActivationFloats floats;
-  for (int i = 0; i + 1 < num_layers; ++i) {
-    floats.per_sample += 2 * RoundUp(mlp.tensors[i].out, on_gpu ? kGpuAlignment : kCpuPanel);
+  RowFloats floats;
+  for (size_t i = 0; i + 1 < mlp.tensors.size(); ++i) {
+    floats.values += RoundUp(mlp.tensors[i].out, on_gpu ? kGpuAlignment : kCpuPanel);
   }
+  floats.gradients = floats.values;
   // The CPU copies a wide input.
   const int input = mlp.tensors[0].in;
-  if (!on_gpu && input > kCpuPanel) floats.per_sample += RoundUp(input, kCpuPanel);
-  for (const DenseTensor& bias : mlp.biases) {
-    if (on_gpu) floats.fixed += kBiasPartials * bias.out;
-  }
-  return floats;
-}
-
-// steps: of each sequence, for a sample; empty: none.
-ActivationFloats FloatsOf(const ModelSpec& spec, ComputeOn where,
-                          const std::vector<double>& steps) {
-  const auto of_sample = [&steps](int sequence, int64_t floats) {
-    if (sequence == kSamples) return floats;
-    return steps.empty() ? 0 : static_cast<int64_t>(steps[sequence] * static_cast<double>(floats));
-  };
-  ActivationFloats floats;
-  for (const GraphBuffer& buffer : spec.graph.buffers) {
-    floats.per_sample += of_sample(buffer.sequence, buffer.ld * (buffer.has_gradient ? 2 : 1));
-  }
-  for (const GraphNode& node : spec.graph.nodes) {
-    if (node.op != GraphNode::Op::kMlp) continue;
-    const ActivationFloats hidden = HiddenFloats(node, where);
-    const int sequence = spec.graph.buffers[node.output.buffer].sequence;
-    floats.per_sample += of_sample(sequence, hidden.per_sample);
-    floats.fixed += hidden.fixed;
-  }
+  if (!on_gpu && input > kCpuPanel) floats.values += RoundUp(input, kCpuPanel);
   return floats;
 }
 
@@ -91,11 +72,24 @@ std::optional<ModelError> ReadLayers(const Job& job, const ModelInputs& inputs, 
 
 }  // namespace
 
-uint64_t ModelSpec::ActivationBytes(int64_t max_batch, ComputeOn where,
+uint64_t ModelSpec::ActivationBytes(const BatchRoom& room, ComputeOn where,
                                     const std::vector<double>& steps) const {
-  const ActivationFloats floats = FloatsOf(*this, where, steps);
-  return sizeof(float) * (max_batch * floats.per_sample + floats.fixed) +
-         sizeof(double) * std::max<size_t>(tasks.size(), 1);
+  int64_t floats = 0;
+  const auto add = [&](int sequence, const RowFloats& row) {
+    const double rows_of_sample = sequence == kSamples ? 1 : steps.empty() ? 0 : steps[sequence];
+    floats += static_cast<int64_t>(rows_of_sample * room.computed) * row.values +
+              static_cast<int64_t>(rows_of_sample * room.trained) * row.gradients;
+  };
+  for (const GraphBuffer& buffer : graph.buffers) {
+    add(buffer.sequence, {buffer.has_value ? buffer.ld : 0, buffer.has_gradient ? buffer.ld : 0});
+  }
+  for (const GraphNode& node : graph.nodes) {
+    if (node.op != GraphNode::Op::kMlp) continue;
+    add(graph.buffers[node.output.buffer].sequence, HiddenFloats(node, where));
+    if (where != ComputeOn::kGpu || room.trained == 0) continue;
+    for (const DenseTensor& bias : node.biases) floats += kBiasPartials * bias.out;
+  }
+  return sizeof(float) * floats + sizeof(double) * std::max<size_t>(tasks.size(), 1);
 }
 
 std::optional<ModelError> CheckModel(const Job& job, const ModelInputs& inputs) {

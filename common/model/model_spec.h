@@ -20,12 +20,6 @@ namespace thermocline {
 
 enum class ComputeOn { kCpu, kGpu };
 
-// Floats of activations and their gradients: for each sample of the largest batch, and besides.
-struct ActivationFloats {
-  int64_t per_sample = 0;
-  int64_t fixed = 0;
-};
-
 // What a table's rows have beside, or in place of, the vectors of its features.
 struct FirstOrderRows {
   Optimizer optimizer;      // No kind: the table's.
@@ -50,10 +44,9 @@ struct ModelSpec {
   // What a GPU multiplies matrices with.
   Precision precision = FLOAT32;
 
-  // Outputs and gradients of all layers, and the sum of each task's losses, for batches of at most
-  // `max_batch` samples. steps: how many of each sequence a sample has; empty: none, since there is
-  // memory for them when a batch has them.
-  uint64_t ActivationBytes(int64_t max_batch, ComputeOn where,
+  // Outputs and gradients of all layers, and the sum of each task's losses. steps: how many of each
+  // sequence a sample has; empty: none, since there is memory for them when a batch has them.
+  uint64_t ActivationBytes(const BatchRoom& room, ComputeOn where,
                            const std::vector<double>& steps = {}) const;
 };
 

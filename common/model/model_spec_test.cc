@@ -73,8 +73,11 @@ TEST(DescribeModel, DlrmOfTheKaggleShape) {
   // Vectors, dot products and logits, and the gradients of all.
   const int64_t floats = 2 * (27 * 16 + 368 + 1);
   const int64_t hidden = 2 * (512 + 256 + 64 + 512 + 256) + 384;  // The top's input is copied.
-  EXPECT_EQ(spec.ActivationBytes(100, ComputeOn::kCpu),
+  EXPECT_EQ(spec.ActivationBytes({100, 100}, ComputeOn::kCpu),
             sizeof(float) * 100 * (floats + hidden) + 8);
+  // Without their gradients.
+  EXPECT_EQ(spec.ActivationBytes({100, 0}, ComputeOn::kCpu),
+            sizeof(float) * 100 * (floats / 2 + (hidden - 384) / 2 + 384) + 8);
 }
 
 TEST(DescribeModel, DlrmOfNumericOrEmbeddedFeaturesAlone) {

@@ -144,11 +144,11 @@ TEST(SequenceLayers, ActivationsHaveRoomForTheStepsOfSamples) {
       "task { label: 'click' input: ['interest', 'user', 'numeric'] }");
   int64_t by_step = 0;
   for (const GraphBuffer& buffer : spec.graph.buffers) {
-    if (buffer.sequence == 0) by_step += buffer.ld * (buffer.has_gradient ? 2 : 1);
+    if (buffer.sequence == 0) by_step += buffer.ld * (buffer.has_value + buffer.has_gradient);
   }
   EXPECT_GT(by_step, 0);
-  EXPECT_GE(spec.ActivationBytes(100, ComputeOn::kGpu, {2.5}) -
-                spec.ActivationBytes(100, ComputeOn::kGpu),
+  EXPECT_GE(spec.ActivationBytes({100, 100}, ComputeOn::kGpu, {2.5}) -
+                spec.ActivationBytes({100, 100}, ComputeOn::kGpu),
             sizeof(float) * 250 * by_step);
 }
 

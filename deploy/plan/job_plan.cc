@@ -347,14 +347,19 @@ class Planner {
     return steps;
   }
 
+  static BatchRoom RoomFor(const StepTraffic& training, const StepTraffic& evaluation) {
+    return {static_cast<int64_t>(std::max(training.samples, evaluation.samples)),
+            static_cast<int64_t>(training.samples)};
+  }
+
   // Adds the parts of a worker's device that has memory of its own.
   void AddDevice(const StepTraffic& training, const StepTraffic& evaluation) {
     const ComputeOn gpu = ComputeOn::kGpu;
-    const auto max_batch = static_cast<int64_t>(std::max(training.samples, evaluation.samples));
     Add(&plan_.device, "dense parameters",
         static_cast<double>(DenseParameterBytes(tables_.dense, gpu)));
     Add(&plan_.device, "activations",
-        static_cast<double>(model_.ActivationBytes(max_batch, gpu, StepsOfSample())));
+        static_cast<double>(
+            model_.ActivationBytes(RoomFor(training, evaluation), gpu, StepsOfSample())));
     if (job_.has_cache()) {
       Add(&plan_.device, "cache", static_cast<double>(SizeOf(job_.cache().budget())));
       // A single worker updates the rows that it holds: their gradients stay there.
@@ -382,11 +387,11 @@ class Planner {
   }
 
   // Adds the parts of a model that the worker computes on the CPU.
-  void AddModel(int64_t max_batch) {
+  void AddModel(const BatchRoom& room) {
     Add(&plan_.worker, "dense parameters",
         static_cast<double>(DenseParameterBytes(tables_.dense, ComputeOn::kCpu)));
     Add(&plan_.worker, "activations",
-        static_cast<double>(model_.ActivationBytes(max_batch, ComputeOn::kCpu, StepsOfSample())));
+        static_cast<double>(model_.ActivationBytes(room, ComputeOn::kCpu, StepsOfSample())));
   }
 
   // Batches with their rows, and gradients on the way back, where a script computes the model.
@@ -408,7 +413,7 @@ class Planner {
       if (model_.is_script) {
         AddShared(training, TrafficOf(eval_batch));
       } else {
-        AddModel(static_cast<int64_t>(std::max(training.samples, eval_batch)));
+        AddModel(RoomFor(training, TrafficOf(eval_batch)));
       }
       if (job_.has_cache()) {
         Add(&plan_.worker, "cache", static_cast<double>(SizeOf(job_.cache().budget())));

@@ -61,7 +61,7 @@ absl::Status CheckStart(const Job& job, const Machine& machine, std::string* war
   if (!job.has_worker() && on_host) {
     const auto samples = static_cast<int64_t>((job.train().batch_size() + workers - 1) / workers);
     const uint64_t activations =
-        workers * DescribeModel(job).ActivationBytes(samples, ComputeOn::kCpu);
+        workers * DescribeModel(job).ActivationBytes({samples, samples}, ComputeOn::kCpu);
     if (certain + activations > machine.memory_bytes) {
       return absl::FailedPreconditionError(
           absl::StrCat("what the model's layers compute of a batch takes ",

@@ -17,12 +17,11 @@ Bf16Mlp::Bf16Mlp(const MlpConfig& config, Bf16GemmFunction gemm, ThreadPool* poo
   const std::vector<MlpLayer> layers = LayersOf(config);
   for (const MlpLayer& layer : layers) layers_.emplace_back(layer);
   gradient_cells_ = GradientCellsOf(layers);
-  const int64_t batch_pairs = NumPairs(config.max_batch);
   for (Layer& layer : layers_) {
     layer.weights.Allocate(NumPairs(layer.in), layer.out);
     if (layer.input_gradient) layer.weights_transposed.Allocate(NumPairs(layer.out), layer.in);
-    layer.input.Allocate(batch_pairs, layer.in);
-    layer.output_gradient.Allocate(batch_pairs, layer.out);
+    layer.input.Allocate(NumPairs(config.max_batch), layer.in);
+    layer.output_gradient.Allocate(NumPairs(config.max_trained), layer.out);
   }
   ones_.Allocate(NumPairs(kGradientChunk), 1);
   for (int64_t r = 0; r < NumPairs(kGradientChunk); ++r) *ones_.View().Row(r) = kOnes;

@@ -37,7 +37,7 @@ class Bf16Mlp : public Mlp {
     Pairs weights;             // [in, out], for Forward
     Pairs weights_transposed;  // [out, in], for BackwardData
     Pairs input;               // [max_batch, in]
-    Pairs output_gradient;     // [max_batch, out] before the ReLU
+    Pairs output_gradient;     // [max_trained, out] before the ReLU
   };
   // A thread's: what the next product of a chain takes and what it makes, in turn, in pairs of
   // columns.

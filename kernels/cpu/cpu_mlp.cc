@@ -81,7 +81,7 @@ CpuMlp::CpuMlp(const MlpConfig& config, GemmFunction gemm, ThreadPool* pool)
     }
     if (&layer == &layers_.back()) continue;
     layer.output.Allocate(config.max_batch, layer.out);
-    layer.gradient.Allocate(config.max_batch, layer.out);
+    layer.gradient.Allocate(config.max_trained, layer.out);
   }
   packs_input_ = config.widths[0] > kGemmPanel;
   if (packs_input_) packed_input_.Allocate(config.max_batch, config.widths[0]);

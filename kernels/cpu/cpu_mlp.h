@@ -30,7 +30,7 @@ class CpuMlp : public Mlp {
     Panels weights;             // [in, out], for Forward
     Panels weights_transposed;  // [out, in], for BackwardData
     Panels output;              // [max_batch, out], for hidden layers
-    Panels gradient;            // [max_batch, out] before the ReLU, for hidden layers
+    Panels gradient;            // [max_trained, out] before the ReLU, for hidden layers
   };
 
   int num_layers() const { return static_cast<int>(layers_.size()); }

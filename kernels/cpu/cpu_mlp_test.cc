@@ -75,7 +75,7 @@ struct Problem {
     config.widths = c.widths;
     config.relu_after_last = c.relu_after_last;
     config.input_gradient = c.input_gradient;
-    config.max_batch = c.batch + 2;
+    config.max_batch = config.max_trained = c.batch + 2;
     for (size_t i = 0; i + 1 < c.widths.size(); ++i) {
       config.weight_offsets.push_back(arena);
       arena += int64_t{c.widths[i]} * c.widths[i + 1] + 2;

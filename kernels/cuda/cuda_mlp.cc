@@ -7,17 +7,20 @@ namespace thermocline {
 namespace THERMOCLINE_CUDA_NAMESPACE {
 
 CudaMlp::CudaMlp(const MlpConfig& config, const MlpContext& context)
-    : context_(context), precision_(config.precision), max_batch_(config.max_batch) {
+    : context_(context),
+      precision_(config.precision),
+      max_batch_(config.max_batch),
+      max_trained_(config.max_trained) {
   for (const MlpLayer& layer : LayersOf(config)) layers_.emplace_back(layer);
   for (Layer& layer : layers_) {
-    if (layer.has_bias()) {
+    if (layer.has_bias() && max_trained_ > 0) {
       const size_t bytes = sizeof(float) * kMaxMaskedSumChunks * layer.out;
       layer.bias_partials = context.device->Allocate(bytes);
     }
     if (&layer == &layers_.back()) continue;
-    const size_t bytes = sizeof(float) * max_batch_ * PaddedColumns(layer.out);
-    layer.output = context.device->Allocate(bytes);
-    layer.gradient = context.device->Allocate(bytes);
+    const size_t row_bytes = sizeof(float) * PaddedColumns(layer.out);
+    layer.output = context.device->Allocate(row_bytes * max_batch_);
+    if (max_trained_ > 0) layer.gradient = context.device->Allocate(row_bytes * max_trained_);
   }
 }
 
@@ -67,6 +70,7 @@ void CudaMlp::Forward(DeviceSpan<const float> parameters, Matrix input, Matrix o
 
 void CudaMlp::BackwardData(DeviceSpan<const float> parameters, Matrix output,
                            Matrix output_gradient, Matrix input_gradient) {
+  CHECK_LE(output_gradient.rows, max_trained_);
   if (output_gradient.rows == 0) return;
   for (int i = num_layers() - 1; i >= 0; --i) {
     const Layer& layer = layers_[i];

@@ -36,8 +36,9 @@ class CudaMlp : public Mlp {
  private:
   struct Layer : MlpLayer {
     explicit Layer(const MlpLayer& layer) : MlpLayer(layer) {}
-    std::unique_ptr<DeviceBuffer> output;         // [max_batch, out] padded, for hidden layers
-    std::unique_ptr<DeviceBuffer> gradient;       // the same, before the ReLU
+    std::unique_ptr<DeviceBuffer> output;  // [max_batch, out] padded, for hidden layers
+    // What the backward pass needs; null where no batch is trained.
+    std::unique_ptr<DeviceBuffer> gradient;       // [max_trained, out] before the ReLU, likewise
     std::unique_ptr<DeviceBuffer> bias_partials;  // [kMaxMaskedSumChunks, out]; null without a bias
   };
 
@@ -50,7 +51,7 @@ class CudaMlp : public Mlp {
   // Constant after construction (but for the buffers' contents).
   const MlpContext context_;
   const MlpPrecision precision_;
-  const int32_t max_batch_;
+  const int32_t max_batch_, max_trained_;
   std::vector<Layer> layers_;
 };
 

@@ -38,7 +38,7 @@ class MlpTest : public KernelsTest {
     p.config.widths = c.widths;
     p.config.relu_after_last = c.relu_after_last;
     p.config.input_gradient = c.input_gradient;
-    p.config.max_batch = c.batch + 3;
+    p.config.max_batch = p.config.max_trained = c.batch + 3;
     for (size_t i = 0; i + 1 < c.widths.size(); ++i) {
       p.config.weight_offsets.push_back(p.arena);
       p.arena += blocks(int64_t{c.widths[i]} * c.widths[i + 1]);

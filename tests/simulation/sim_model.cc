@@ -100,7 +100,8 @@ std::vector<Key> SimModel::KeysOf(const Batch& batch, TableId table) const {
 }
 
 std::unique_ptr<DeviceModelStep> SimModel::MakeStep(Device* device) const {
-  return std::make_unique<DeviceModelStep>(job, tables, device, kMaxSamples);
+  return std::make_unique<DeviceModelStep>(job, tables, device,
+                                           BatchRoom{kMaxSamples, kMaxSamples});
 }
 
 SimModelReference::SimModelReference(const SimModel* model)

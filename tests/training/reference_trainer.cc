@@ -49,7 +49,7 @@ class ReferenceTrainer {
         arena_(device_.get(), tables_.dense),
         model_(DescribeModel(job), {device_.get(),
                                     &arena_,
-                                    static_cast<int32_t>(job.train().batch_size()),
+                                    {job.train().batch_size(), job.train().batch_size()},
                                     {loss_sums_.data(), kMaxTasks},
                                     job.seed()}) {
     for (size_t t = 0; t < dense_.size(); ++t) {

@@ -47,7 +47,8 @@ absl::Status CheckLookups(const LookupLimit& limit, const RawBatch& raw,
           source->PlaceOf(raw, row), ": feature '", limit.features[f], "' has ", of_row,
           of_row == 1 ? " value" : " values", " here, with which this worker's batch has ",
           of_table, " lookups of table '", limit.tables[f], "', and may have ", limit.most,
-          "; make train.batch_size smaller, or the lists shorter (sequence.max_length)"));
+          "; make train.batch_size (in an evaluation train.eval_batch_size) smaller, or the lists "
+          "shorter (sequence.max_length)"));
     }
   }
   return absl::OkStatus();

@@ -15,15 +15,19 @@ int32_t VectorsOf(const PooledFeatures& group) {
 }  // namespace
 
 Activations::Activations(Device* device, const ModelGraph& graph, int num_sequences,
-                         int32_t max_batch)
+                         const BatchRoom& room)
     : device_(device),
       graph_(graph),
       rows_(1 + num_sequences, 0),
-      room_(1 + num_sequences, kStepRows),
+      room_(1 + num_sequences, {kStepRows, room.trained == 0 ? 0 : kStepRows}),
       buffers_(graph.buffers.size()) {
-  room_[0] = max_batch;
+  CHECK_GE(room.computed, std::max<int64_t>(room.trained, 1));
+  room_[0] = room;
   MakeArenas();
-  for (int sequence = kSamples; sequence < num_sequences; ++sequence) Allocate(sequence);
+  for (int sequence = kSamples; sequence < num_sequences; ++sequence) {
+    AllocateValues(sequence);
+    if (room.trained > 0) AllocateGradients(sequence);
+  }
 }
 
 void Activations::MakeArenas() {
@@ -72,27 +76,32 @@ std::vector<VectorPlace> Activations::PlacesOf(int num_features) const {
       if (is_by_step) {
         behind = group.features[0];
       } else {
-        first = room_[0] * stride;
+        first = static_cast<int32_t>(room_[0].trained) * stride;
       }
     }
   }
   return places;
 }
 
-void Activations::Allocate(int sequence) {
-  const auto allocate = [this](int64_t floats) {
-    return device_->Allocate(sizeof(float) * std::max<int64_t>(floats, 1));
-  };
+std::unique_ptr<DeviceBuffer> Activations::AllocateFloats(int64_t floats) {
+  return device_->Allocate(sizeof(float) * std::max<int64_t>(floats, 1));
+}
+
+void Activations::AllocateValues(int sequence) {
   for (size_t b = 0; b < buffers_.size(); ++b) {
     const GraphBuffer& graph = graph_.buffers[b];
-    if (graph.sequence != sequence) continue;
-    Buffer& buffer = buffers_[b];
-    buffer.values.reset();
-    buffer.gradients.reset();
-    buffer.values = allocate(graph.ld * RoomOf(sequence));
-    if (graph.has_gradient && buffer.arena < 0) {
-      buffer.gradients = allocate(graph.ld * RoomOf(sequence));
-    }
+    if (graph.sequence != sequence || !graph.has_value) continue;
+    buffers_[b].values.reset();  // Its memory may be needed.
+    buffers_[b].values = AllocateFloats(graph.ld * RoomOf(sequence).computed);
+  }
+}
+
+void Activations::AllocateGradients(int sequence) {
+  for (size_t b = 0; b < buffers_.size(); ++b) {
+    const GraphBuffer& graph = graph_.buffers[b];
+    if (graph.sequence != sequence || !graph.has_gradient || buffers_[b].arena >= 0) continue;
+    buffers_[b].gradients.reset();
+    buffers_[b].gradients = AllocateFloats(graph.ld * RoomOf(sequence).trained);
   }
   for (size_t a = 0; a < arenas_.size(); ++a) {
     if (!HasSteps(arenas_[a])) continue;
@@ -101,11 +110,11 @@ void Activations::Allocate(int sequence) {
     for (const int g : arenas_[a].groups) {
       const PooledFeatures& group = graph_.pooled[g];
       is_affected = is_affected || group.sequence == sequence;
-      vectors += int64_t{RoomOf(group.sequence)} * VectorsOf(group);
+      vectors += RoomOf(group.sequence).trained * VectorsOf(group);
     }
     if (!is_affected) continue;
     arena_memory_[a].reset();
-    arena_memory_[a] = allocate(vectors * arenas_[a].dim);
+    arena_memory_[a] = AllocateFloats(vectors * arenas_[a].dim);
   }
 }
 
@@ -113,24 +122,34 @@ int64_t Activations::BytesOf(int sequence) const {
   int64_t floats = 0;
   for (const GraphBuffer& graph : graph_.buffers) {
     if (graph.sequence != sequence) continue;
-    floats += int64_t{graph.ld} * RoomOf(sequence) * (graph.has_gradient ? 2 : 1);
+    if (graph.has_value) floats += graph.ld * RoomOf(sequence).computed;
+    if (graph.has_gradient) floats += graph.ld * RoomOf(sequence).trained;
   }
   return static_cast<int64_t>(sizeof(float)) * floats;
 }
 
-std::vector<int> Activations::Begin(const SparseBatch& batch) {
-  CHECK_LE(batch.batch_size, room_[0]);
+std::vector<int> Activations::Begin(const SparseBatch& batch, bool is_trained) {
+  CHECK_LE(batch.batch_size, is_trained ? room_[0].trained : room_[0].computed);
   CHECK_EQ(batch.sequences.size() + 1, rows_.size());
   rows_[0] = batch.batch_size;
   std::vector<int> moved;
-  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+  for (int s = 0; s + 1 < static_cast<int>(rows_.size()); ++s) {
     const int64_t steps = batch.sequences[s].steps;
     rows_[s + 1] = static_cast<int32_t>(device_->is_host_memory() ? steps : PaddedSteps(steps));
-    if (rows_[s + 1] <= room_[s + 1]) continue;
+    BatchRoom& room = room_[s + 1];
+    const bool needs_values = rows_[s + 1] > room.computed;
+    const bool needs_gradients = is_trained && rows_[s + 1] > room.trained;
     // A quarter more than is needed, since batches differ.
-    room_[s + 1] = static_cast<int32_t>(PaddedSteps(steps + steps / 4));
-    Allocate(static_cast<int>(s));
-    moved.push_back(static_cast<int>(s));
+    const int64_t more = PaddedSteps(steps + steps / 4);
+    if (needs_values) {
+      room.computed = more;
+      AllocateValues(s);
+    }
+    if (needs_gradients) {
+      room.trained = more;
+      AllocateGradients(s);
+    }
+    if (needs_values || needs_gradients) moved.push_back(s);
   }
   PlaceGradients();
   return moved;
@@ -143,7 +162,7 @@ void Activations::PlaceGradients() {
       const PooledFeatures& group = graph_.pooled[g];
       if (group.vectors != kNoBuffer) buffers_[group.vectors].first_float = vectors * group.dim;
       const int64_t rows = !HasSteps(arenas_[a])        ? RowsOf(kSamples)
-                           : group.sequence == kSamples ? RoomOf(kSamples)
+                           : group.sequence == kSamples ? RoomOf(kSamples).trained
                                                         : PaddedSteps(RowsOf(group.sequence));
       vectors += rows * VectorsOf(group);
     }
@@ -160,7 +179,6 @@ Matrix Activations::ValueOf(const Columns& columns) const {
 
 Matrix Activations::GradientOf(const Columns& columns) const {
   const GraphBuffer& graph = graph_.buffers[columns.buffer];
-  if (!graph.has_gradient) return ValueOf(columns);
   const Buffer& buffer = buffers_[columns.buffer];
   float* const floats = buffer.arena < 0
                             ? buffer.gradients->floats()

@@ -52,15 +52,14 @@ Model::Model(const ModelSpec& spec, const ModelParts& parts)
     : device_(parts.device),
       parameters_(*parts.parameters),
       loss_sum_(parts.loss_sum),
-      max_batch_(parts.max_batch),
+      max_batch_(parts.room.computed),
       spec_(spec),
       activations_(device_, spec_.graph, static_cast<int>(spec_.inputs.sequences.size()),
-                   max_batch_),
+                   parts.room),
       places_(activations_.PlacesOf(spec_.inputs.num_vectors())),
       graphs_(std::make_unique<GraphCache<GraphKey>>(device_, MaxGraphs(spec_))),
       ranges_(spec_.inputs.sequences.size()),
       kept_(spec_.inputs.sequences.size()) {
-  CHECK_GE(max_batch_, 1);
   for (size_t arena = 0; arena < activations_.arenas().size(); ++arena) {
     pooled_.emplace_back(device_, spec_.graph, activations_, arena);
   }
@@ -84,7 +83,9 @@ void Model::MakeMlp(Node* node) {
   config.bias_offsets.resize(graph.tensors.size(), kNoBias);
   config.relu_after_last = graph.relu_after_last;
   config.input_gradient = graph.gradients[0].is_wanted;
-  config.max_batch = activations_.RoomOf(node->sequence);
+  const BatchRoom room = activations_.RoomOf(node->sequence);
+  config.max_batch = static_cast<int32_t>(room.computed);
+  config.max_trained = static_cast<int32_t>(room.trained);
   config.precision = PrecisionOf(spec_);
   node->mlp.reset();  // Its memory may be needed.
   node->mlp = device_->CreateMlp(config);
@@ -117,12 +118,13 @@ void Model::FillOnes() {
   }
 }
 
-void Model::Begin(Matrix numeric, const SparseBatch& batch) {
+void Model::Begin(Matrix numeric, const SparseBatch& batch, DeviceSpan<const SamplePlace> place) {
   CHECK_EQ(numeric.rows, batch.batch_size);
   CHECK_EQ(numeric.cols, spec_.inputs.numeric);
   CHECK_EQ(static_cast<int32_t>(batch.features.size()), spec_.inputs.num_vectors());
   numeric_ = numeric;
-  grown_ = activations_.Begin(batch);
+  place_ = place;
+  grown_ = activations_.Begin(batch, /*is_trained=*/!place.empty());
   if (!grown_.empty()) {
     graphs_ = std::make_unique<GraphCache<GraphKey>>(device_, MaxGraphs(spec_));
     for (Node& node : nodes_) {
@@ -142,7 +144,7 @@ void Model::Begin(Matrix numeric, const SparseBatch& batch) {
 std::string Model::DescribeGrowth() const {
   std::string text;
   for (const int s : grown_) {
-    absl::StrAppend(&text, text.empty() ? "" : ", ", "room for ", activations_.RoomOf(s),
+    absl::StrAppend(&text, text.empty() ? "" : ", ", "room for ", activations_.RoomOf(s).computed,
                     " steps of sequence '", spec_.inputs.sequences[s].name, "' takes ",
                     activations_.BytesOf(s), " bytes");
   }
@@ -166,7 +168,7 @@ void Model::KeepRanges(size_t s) {
   StepRanges& ranges = ranges_[s];
   ranges.offsets.data = keep(ranges.offsets, max_batch_ + 1, &kept_[s].offsets);
   ranges.samples.data =
-      keep(ranges.samples, activations_.RoomOf(static_cast<int>(s)), &kept_[s].samples);
+      keep(ranges.samples, activations_.RoomOf(static_cast<int>(s)).computed, &kept_[s].samples);
   ranges.samples.size = rows_[s + 1];
 }
 
@@ -193,8 +195,7 @@ void Model::Bring(const ColumnCopy& copy, Matrix (Model::*matrix)(const Columns&
 }
 
 void Model::Forward(Matrix numeric, const SparseBatch& batch, DeviceSpan<const SamplePlace> place) {
-  Begin(numeric, batch);
-  place_ = place;
+  Begin(numeric, batch, place);
   for (PooledVectors& pooled : pooled_) pooled.Forward(batch);
   const int part = place.empty() ? kInference : kForward;
   graphs_->Run({part, rows_, numeric.data, place.data, numeric.ld, 0}, [&] {

@@ -36,8 +36,8 @@ namespace thermocline {
 struct ModelParts {
   Device* device = nullptr;
   const DenseArena* parameters = nullptr;  // It has the tensors of the model's ModelSpec.
-  int32_t max_batch = 0;                   // Samples of the largest batch.
-  DeviceSpan<double> loss_sum;             // [tasks] See Model::BackwardToRows.
+  BatchRoom room;
+  DeviceSpan<double> loss_sum;  // [tasks] See Model::BackwardToRows.
   // What dropout depends on beside the place of a batch: the job's seed, and the steps that the
   // optimizers had made before step 0.
   uint64_t seed = 0;
@@ -61,7 +61,7 @@ class Model {
 
   // Computes the logits of a batch. `numeric` and `batch` stay valid through BackwardDense. place:
   // what dropout depends on, for a batch that is trained; empty: inference, and nothing is dropped.
-  // REQUIRES: batch.batch_size <= max_batch; shapes as in ModelSpec::inputs
+  // REQUIRES: ModelParts::room for the batch; shapes as in ModelSpec::inputs
   void Forward(Matrix numeric,  // [batch, inputs.numeric] float32, device
                const SparseBatch& batch, DeviceSpan<const SamplePlace> place = {});  // [1] device
 
@@ -107,7 +107,7 @@ class Model {
   void FillOnes();
 
   // Makes the model's memory ready for the batch.
-  void Begin(Matrix numeric, const SparseBatch& batch);
+  void Begin(Matrix numeric, const SparseBatch& batch, DeviceSpan<const SamplePlace> place);
   void KeepRanges(size_t sequence);
   // The steps that the node reads or gives.
   StepRanges RangesOf(const Node& node) const;
@@ -131,7 +131,7 @@ class Model {
   Device* const device_;
   const DenseArena& parameters_;
   const DeviceSpan<double> loss_sum_;
-  const int32_t max_batch_;
+  const int64_t max_batch_;
   const ModelSpec spec_;
   Activations activations_;
   std::vector<Node> nodes_;

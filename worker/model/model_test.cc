@@ -268,7 +268,7 @@ TEST_P(ModelGradientTest, AgreesWithFiniteDifferences) {
   const Job job = JobOf(c);
   const std::unique_ptr<Device> device = MakeCpuDevice({2, CpuIsaLimit::kAuto});
   ModelUnderTest model(DescribeModel(job, InputsOf(c)), OptimizerConfig(), device.get(),
-                       c.batch.batch_size + 3, &rng);
+                       {c.batch.batch_size + 3, c.batch.batch_size + 3}, &rng);
   RandomBatch batch = MakeRandomBatch(c.batch, model.spec, model.model.vector_places(), &rng);
   const ReferenceModel reference(job, model.spec, model.arena, batch, c.batch);
   ExpectGradientsOf([&](const auto& arena, const auto& rows,
@@ -290,8 +290,8 @@ std::vector<float> Train(Case c, int threads, CpuIsaLimit isa, uint64_t seed) {
   std::mt19937_64 rng(seed);
   c.batch.unique_keys = 40;
   const std::unique_ptr<Device> device = MakeCpuDevice({threads, isa});
-  ModelUnderTest model(DescribeModel(JobOf(c), InputsOf(c)), OptimizerConfig(), device.get(), 300,
-                       &rng);
+  ModelUnderTest model(DescribeModel(JobOf(c), InputsOf(c)), OptimizerConfig(), device.get(),
+                       {300, 300}, &rng);
   std::vector<float> left;
   for (int step = 0; step < 3; ++step) {
     c.batch.batch_size = step == 0 ? 257 : step == 1 ? 60 : 3;
@@ -337,12 +337,49 @@ TEST(ModelTest, SameBitsForAnyThreadsAndInstructions) {
   }
 }
 
+// A batch with more samples and steps than any that is trained.
+TEST(ModelTest, ALargerBatchIsScoredBetweenSteps) {
+  const uint64_t seed = TestSeed();
+  Case c = TwoSequences("", "bst { heads: 2 positions: 9 deep: 70 dropout: 0.1 }");
+  c.batch.max_bag = {2, -1, 30, 40, 40};
+  const std::unique_ptr<Device> device = MakeCpuDevice({2, CpuIsaLimit::kAuto});
+  const auto train = [&](int64_t trained, bool scores, std::vector<float>* scored) {
+    std::mt19937_64 rng(seed);
+    ModelUnderTest model(DescribeModel(JobOf(c), InputsOf(c)), OptimizerConfig(), device.get(),
+                         {300, trained}, &rng);
+    c.batch.batch_size = 300;
+    const RandomBatch large =
+        MakeRandomBatch(c.batch, model.spec, model.model.vector_places(), &rng);
+    c.batch.batch_size = 20;
+    RandomBatch batch = MakeRandomBatch(c.batch, model.spec, model.model.vector_places(), &rng);
+    std::vector<float> gradients;
+    for (int step = 0; step < 3; ++step) {
+      if (scores) *scored = model.Score(large);
+      if (trained == 0) continue;
+      model.place.step = step;
+      model.Step(&batch);
+      const DeviceSpan<float> dense = model.arena.gradients();
+      gradients.insert(gradients.end(), dense.data, dense.data + dense.size);
+      for (const auto& e : batch.gradients) gradients.insert(gradients.end(), e.begin(), e.end());
+    }
+    return gradients;
+  };
+  std::vector<float> with_room, without_room, alone;
+  const std::vector<float> gradients = train(300, true, &with_room);
+  EXPECT_EQ(train(20, true, &without_room), gradients);
+  EXPECT_EQ(train(20, false, nullptr), gradients);
+  train(0, true, &alone);
+  EXPECT_EQ(with_room.size(), 300u);
+  EXPECT_EQ(without_room, with_room);
+  EXPECT_EQ(alone, with_room);
+}
+
 TEST(ModelTest, DropsUnitsInTrainingAlone) {
   std::mt19937_64 rng(TestSeed());
   const Case c = SharedTables("", "wide_deep { deep: [64, 32] dropout: 0.5 }");
   const std::unique_ptr<Device> device = MakeCpuDevice({1, CpuIsaLimit::kAuto});
   ModelUnderTest model(DescribeModel(JobOf(c), InputsOf(c)), OptimizerConfig(), device.get(),
-                       c.batch.batch_size, &rng);
+                       {c.batch.batch_size, c.batch.batch_size}, &rng);
   RandomBatch batch = MakeRandomBatch(c.batch, model.spec, model.model.vector_places(), &rng);
   const auto logits_of = [&](bool trains, int64_t step) {
     const SamplePlace place = {step, 0};
@@ -366,7 +403,7 @@ TEST(ModelTest, LossFallsWhenTrained) {
     c.batch.batch_size = 64;
     const std::unique_ptr<Device> device = MakeCpuDevice({2, CpuIsaLimit::kAuto});
     ModelUnderTest model(DescribeModel(JobOf(c), InputsOf(c)), OptimizerConfig(), device.get(),
-                         c.batch.batch_size, &rng);
+                         {c.batch.batch_size, c.batch.batch_size}, &rng);
     RandomBatch batch = MakeRandomBatch(c.batch, model.spec, model.model.vector_places(), &rng);
     double first = 0, last = 0;
     for (int step = 0; step < 200; ++step) {
@@ -384,7 +421,7 @@ TEST(DenseArena, TensorsStandInWholeBlocksInOrder) {
   const std::unique_ptr<Device> device = MakeCpuDevice({1, CpuIsaLimit::kAuto});
   const Case c = DimSixteen("dlrm { bottom: [512, 256, 64] top: [512, 256] }");
   const ModelUnderTest model(DescribeModel(JobOf(c), InputsOf(c)), OptimizerConfig(), device.get(),
-                             8, &rng);
+                             {8, 8}, &rng);
   ASSERT_EQ(model.spec.tensors.size(), 14u);
   int64_t offset = 0;
   for (const DenseTensor& tensor : model.spec.tensors) {

@@ -89,7 +89,7 @@ class Predictor {
         job_(job),
         tables_(ResolveTables(job)),
         device_(std::move(device.device)),
-        model_(job, tables_, device_.get(), static_cast<int>(job.train().eval_batch_size())),
+        model_(job, tables_, device_.get(), {job.train().eval_batch_size(), /*trained=*/0}),
         planner_(MakePlanner(tables_, /*num_servers=*/1, model_.vector_places())),
         cache_(lookup, tables_.sparse, options.manifest.seed(),
                options.memory_bytes - options.memory_bytes / kShareOfBatches),

@@ -9,12 +9,12 @@
 namespace thermocline {
 namespace {
 
-ModelParts PartsOf(const Job& job, Device* device, const DenseArena& parameters, int max_batch,
-                   DeviceSpan<double> loss_sum) {
+ModelParts PartsOf(const Job& job, Device* device, const DenseArena& parameters,
+                   const BatchRoom& room, DeviceSpan<double> loss_sum) {
   ModelParts parts;
   parts.device = device;
   parts.parameters = &parameters;
-  parts.max_batch = max_batch;
+  parts.room = room;
   parts.loss_sum = loss_sum;
   parts.seed = job.seed();
   parts.steps_before = static_cast<int64_t>(job.init().steps());
@@ -36,14 +36,14 @@ SequenceBatch DescribeSteps(const FeatureLookups& lookups, UploadArena* upload) 
 }  // namespace
 
 DeviceModelStep::DeviceModelStep(const Job& job, const JobTables& tables, Device* device,
-                                 int max_batch)
+                                 const BatchRoom& room)
     : tables_(tables),
       num_tasks_(static_cast<int>(DescribeModel(job).tasks.size())),
       gradient_scale_(1.0f / static_cast<float>(job.train().batch_size())),
       device_(device),
       parameters_(device, tables.dense),
       loss_sums_(device->Allocate(num_tasks_ * sizeof(double))),
-      model_(DescribeModel(job), PartsOf(job, device, parameters_, max_batch, LossSums())) {
+      model_(DescribeModel(job), PartsOf(job, device, parameters_, room, LossSums())) {
   batch_.tables.resize(tables.sparse.size());
   batch_.features.resize(tables.features.size());
   row_gradients_.resize(tables.sparse.size());

@@ -55,9 +55,9 @@ class ModelStep {
 // A model of worker/model on a device.
 class DeviceModelStep final : public ModelStep {
  public:
-  // The model of the job. `device` outlives it. max_batch: samples of the largest batch of this
-  // worker, in training or evaluation.
-  DeviceModelStep(const Job& job, const JobTables& tables, Device* device, int max_batch);
+  // The model of the job. `device` outlives it. room: for batches of this worker, in training or
+  // evaluation
+  DeviceModelStep(const Job& job, const JobTables& tables, Device* device, const BatchRoom& room);
 
   std::vector<VectorPlace> vector_places() const override { return model_.vector_places(); }
   absl::Status Forward(StepContext* context) override;

@@ -35,12 +35,12 @@ Job Load(const std::vector<std::string>& overrides) {
 }
 
 // Makes the model on a GPU that has so much memory left.
-absl::Status MakeModel(const Job& job, size_t bytes) {
+absl::Status MakeModel(const Job& job, const BatchRoom& room, size_t bytes) {
   EmulatedDeviceOptions options;
   options.initial_scratch_bytes = 64;
   options.memory_bytes = bytes + *options.initial_scratch_bytes;
   const std::unique_ptr<Device> device = MakeEmulatedCudaDevice(options);
-  const DeviceModelStep model(job, ResolveTables(job), device.get(), /*max_batch=*/300);
+  const DeviceModelStep model(job, ResolveTables(job), device.get(), room);
   return device->Synchronize();
 }
 
@@ -57,10 +57,12 @@ TEST(DeviceModelStep, TakesTheMemoryOfAGpuThatItsFormulasSay) {
   for (const std::vector<std::string>& overrides : kJobs) {
     SCOPED_TRACE(overrides[0]);
     const Job job = Load(overrides);
-    const size_t bytes = DenseParameterBytes(ResolveTables(job).dense, ComputeOn::kGpu) +
-                         DescribeModel(job).ActivationBytes(/*max_batch=*/300, ComputeOn::kGpu);
-    EXPECT_TRUE(MakeModel(job, bytes).ok()) << MakeModel(job, bytes);
-    EXPECT_EQ(MakeModel(job, bytes - 1).code(), absl::StatusCode::kResourceExhausted);
+    for (const BatchRoom& room : {BatchRoom{300, 100}, BatchRoom{300, 0}}) {
+      const size_t bytes = DenseParameterBytes(ResolveTables(job).dense, ComputeOn::kGpu) +
+                           DescribeModel(job).ActivationBytes(room, ComputeOn::kGpu);
+      EXPECT_TRUE(MakeModel(job, room, bytes).ok()) << MakeModel(job, room, bytes);
+      EXPECT_EQ(MakeModel(job, room, bytes - 1).code(), absl::StatusCode::kResourceExhausted);
+    }
   }
 }
 
@@ -94,7 +96,7 @@ TEST(DeviceModelStep, TrainsAnyModel) {
   const Job job = Load({"data.num_dense=1", "data.num_categorical=2", "default_table.dim=4",
                         "table={name:'C2' settings{dim:1}}", "wide_deep={deep:3}"});
   const JobTables tables = ResolveTables(job);
-  DeviceModelStep model(job, tables, device.get(), kSamples);
+  DeviceModelStep model(job, tables, device.get(), {kSamples, kSamples});
   const DenseArenas dense = model.dense();
   const std::vector<float> weights = RandomFloats(&rng, dense.weights.size, 0.1f);
   std::copy(weights.begin(), weights.end(), dense.weights.data);

@@ -39,8 +39,10 @@ int64_t TrainBatch(const Job& job) {
   return (int64_t{job.train().batch_size()} + workers - 1) / workers;
 }
 
-int MaxBatch(const Job& job) {
-  return static_cast<int>(std::max<int64_t>(TrainBatch(job), job.train().eval_batch_size()));
+BatchRoom BatchRoomOf(const Job& job, const WorkerOptions& worker) {
+  const int64_t trained = worker.eval_only ? 0 : TrainBatch(job);
+  const int64_t scored = worker.rank == WorkerRank(0) ? job.train().eval_batch_size() : 1;
+  return {std::max(trained, scored), trained};
 }
 
 PsSessionOptions SessionOptions(const Job& job, const JobTables& tables,

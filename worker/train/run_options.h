@@ -27,9 +27,10 @@ namespace thermocline {
 // this host.
 int NumPlanningThreads(const Job& job);
 
-// How many samples the largest batch has that is trained here, and the largest that is computed.
+// How many samples the largest batch has that is trained here. And what the model of this worker
+// has room for: rank 0 alone evaluates. (A model has room for one sample at least.)
 int64_t TrainBatch(const Job& job);
-int MaxBatch(const Job& job);
+BatchRoom BatchRoomOf(const Job& job, const WorkerOptions& worker);
 
 PsSessionOptions SessionOptions(const Job& job, const JobTables& tables,
                                 const WorkerOptions& options);

@@ -46,7 +46,8 @@ WorkerRun::WorkerRun(const Job& job, const WorkerOptions& options, Dataset* data
     model = std::make_unique<ScriptStep>(tables, device.get(), script);
   } else {
     blocks = std::make_unique<DenseBlocks>(tables.dense, ClusterMap(NumServers(job.cluster())));
-    auto on_device = std::make_unique<DeviceModelStep>(job, tables, device.get(), MaxBatch(job));
+    auto on_device =
+        std::make_unique<DeviceModelStep>(job, tables, device.get(), BatchRoomOf(job, options));
     arenas = on_device->dense();
     model = std::move(on_device);
   }
@@ -220,15 +221,16 @@ absl::Status WorkerRun::CheckMemory() {
   }
   const ModelSpec spec = DescribeModel(job);
   const ComputeOn where = device->is_host_memory() ? ComputeOn::kCpu : ComputeOn::kGpu;
+  const BatchRoom room = BatchRoomOf(job, options);
   return absl::Status(
       status.code(),
       absl::StrCat(device_name, ": ", status.message(), "; of its memory, ", row_bytes,
                    hot_and_cold != nullptr ? " bytes are for the hot rows (fae.budget)"
                                            : " bytes are for the cache's rows (cache.budget)",
                    ", ", DenseParameterBytes(tables.dense, where),
-                   " for the dense parameters, and ", spec.ActivationBytes(MaxBatch(job), where),
-                   " for the activations of ", MaxBatch(job),
-                   " samples (train.batch_size, train.eval_batch_size)"));
+                   " for the dense parameters, and ", spec.ActivationBytes(room, where),
+                   " for the activations of ", room.computed, " samples and the gradients of ",
+                   room.trained, " (train.eval_batch_size, train.batch_size)"));
 }
 
 }  // namespace thermocline

@@ -405,15 +405,15 @@ TEST(DescribedData, TooManyLookupsAreAnErrorThatNamesRowAndFeature) {
             absl::InvalidArgumentError(absl::StrCat(
                 path,
                 ":5: feature 'id' has 1 value here, with which this worker's batch has 7 "
-                "lookups of table 't', and may have 6; make train.batch_size smaller, or "
-                "the lists shorter (sequence.max_length)")));
+                "lookups of table 't', and may have 6; make train.batch_size (in an evaluation "
+                "train.eval_batch_size) smaller, or the lists shorter (sequence.max_length)")));
   EXPECT_TRUE(error_of(job_of(4), 0, 2).ok());
   EXPECT_EQ(error_of(job_of(1), 0, 1),
             absl::InvalidArgumentError(absl::StrCat(
                 path,
                 ":6: feature 'tags' has 6 values here, with which this worker's batch has 7 "
-                "lookups of table 't', and may have 6; make train.batch_size smaller, or "
-                "the lists shorter (sequence.max_length)")));
+                "lookups of table 't', and may have 6; make train.batch_size (in an evaluation "
+                "train.eval_batch_size) smaller, or the lists shorter (sequence.max_length)")));
 }
 
 TEST(KeyBufferTest, KeepsOneKeyMoreThanABatchMayHave) {

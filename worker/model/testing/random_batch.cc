@@ -128,15 +128,14 @@ RandomBatch MakeRandomBatch(const BatchShape& shape, const ModelSpec& spec,
 }
 
 ModelUnderTest::ModelUnderTest(const ModelSpec& spec, const OptimizerConfig& optimizer,
-                               Device* device, int32_t max_batch, std::mt19937_64* rng)
+                               Device* device, const BatchRoom& room, std::mt19937_64* rng)
     : spec(spec),
       device(device),
       optimizer(optimizer),
       arena(device, TablesOf(spec, optimizer)),
       loss_sums(spec.tasks.size()),
-      model(
-          spec,
-          {device, &arena, max_batch, {loss_sums.data(), static_cast<int64_t>(loss_sums.size())}}) {
+      model(spec,
+            {device, &arena, room, {loss_sums.data(), static_cast<int64_t>(loss_sums.size())}}) {
   const std::vector<float> weights = RandomFloats(rng, arena.weights().size, 0.5f);
   std::copy(weights.begin(), weights.end(), arena.weights().data);
 }
@@ -149,6 +148,20 @@ void ModelUnderTest::Step(RandomBatch* batch) {
                        batch->gradient_matrices);
   model.BackwardDense();
   EXPECT_TRUE(device->Synchronize().ok());
+}
+
+std::vector<float> ModelUnderTest::Score(const RandomBatch& batch) {
+  const int32_t size = batch.batch.batch_size;
+  model.Forward(FloatMatrix(const_cast<float*>(batch.numeric.data()), size, spec.inputs.numeric),
+                batch.batch);
+  EXPECT_TRUE(device->Synchronize().ok());
+  std::vector<float> scores;
+  for (int32_t b = 0; b < size; ++b) {
+    for (size_t t = 0; t < spec.tasks.size(); ++t) {
+      scores.push_back(*model.Logits(static_cast<int>(t)).row(b));
+    }
+  }
+  return scores;
 }
 
 double ModelUnderTest::loss_sum() const {

@@ -46,10 +46,12 @@ RandomBatch MakeRandomBatch(const BatchShape& shape, const ModelSpec& spec,
 // A model with random dense parameters.
 struct ModelUnderTest {
   ModelUnderTest(const ModelSpec& spec, const OptimizerConfig& optimizer, Device* device,
-                 int32_t max_batch, std::mt19937_64* rng);
+                 const BatchRoom& room, std::mt19937_64* rng);
 
   // A step without the updates.
   void Step(RandomBatch* batch);
+  // The logits of each sample's tasks, without training.
+  std::vector<float> Score(const RandomBatch& batch);
   // The sum of the tasks' losses times their weights, in the last step.
   double loss_sum() const;
 
