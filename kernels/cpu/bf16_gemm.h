@@ -25,7 +25,7 @@ using Bf16Pair = uint32_t;
 constexpr int64_t NumPairs(int64_t numbers) { return (numbers + 1) / 2; }
 
 // k, in pairs: A [m, k] is in pairs of columns, or [k, m] in pairs of rows where a_transposed; B
-// [k, n] in pairs of rows; keep_if_positive [ceil(m / 2), n] in pairs of rows.
+// [k, n] in pairs of rows.
 struct Bf16GemmCall : ProductCall<Bf16Pair> {
   // Where `c` is null, C is rounded to bf16 and stored in each of these that is not null. Panels
   // may get zeros beyond column n.

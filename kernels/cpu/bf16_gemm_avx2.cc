@@ -16,7 +16,6 @@ struct Simd : Vectors {
   // All steps, since a tile that is stored as bf16 can't be added to.
   static constexpr int64_t kMaxDepth = INT64_MAX;
   static constexpr bool kTakesRowMajor = false;
-  static constexpr int kSignRows = 2;
   static Factor Load(const Bf16Pair* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   }
@@ -29,9 +28,6 @@ struct Simd : Vectors {
   }
   static Vec MultiplyAdd(Factor a, Factor b, Vec c) {
     return _mm256_fmadd_ps(Low(a), Low(b), _mm256_fmadd_ps(High(a), High(b), c));
-  }
-  static Vec SignOf(const Bf16Pair* p, int r, Mask) {
-    return r == 0 ? High(Load(p)) : Low(Load(p));
   }
 
   // Floats rounded to bf16, in the high halves; zeros in the low ones.
@@ -64,6 +60,12 @@ struct Simd : Vectors {
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kVectors; ++v) {
         rounded[r][v] = _mm256_and_si256(mask[v], Round(acc[r][v]));
+      }
+    }
+    if (call.kept.data != nullptr) {
+      char* const bits = call.kept.ByteAt(row, column);
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kVectors; ++v) StorePositive(acc[r][v], bits + 8 * r + v);
       }
     }
     if (call.row_pairs.data != nullptr) {

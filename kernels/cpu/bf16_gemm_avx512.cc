@@ -16,18 +16,11 @@ struct Simd : Vectors {
   // All steps, since a tile that is stored as bf16 can't be added to.
   static constexpr int64_t kMaxDepth = INT64_MAX;
   static constexpr bool kTakesRowMajor = false;
-  static constexpr int kSignRows = 2;
   static Factor Load(const Bf16Pair* p) { return _mm512_loadu_si512(p); }
   static Factor Broadcast(const Bf16Pair* p) { return _mm512_set1_epi32(static_cast<int>(*p)); }
   // The instruction adds the product of the high halves first.
   static Vec MultiplyAdd(Factor a, Factor b, Vec c) {
     return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
-  }
-  static Vec SignOf(const Bf16Pair* p, int r, Mask) {
-    const __m512i both = Load(p);
-    return _mm512_castsi512_ps(
-        r == 0 ? _mm512_and_si512(both, _mm512_set1_epi32(static_cast<int>(0xFFFF0000)))
-               : _mm512_slli_epi32(both, 16));
   }
   // [first[0], ..., first[15], second[0], ..., second[15]] in bf16
   static __m512i Round(Vec first, Vec second) {
@@ -43,9 +36,24 @@ struct Simd : Vectors {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) acc[r][v] = _mm512_maskz_mov_ps(mask[v], acc[r][v]);
     }
+    if (call.kept.data != nullptr) StoreKept(call.kept.ByteAt(row, column), acc);
     if (call.row_pairs.data != nullptr) StoreRowPairs(call.row_pairs, row, column, acc);
     if (call.column_pairs.data != nullptr) StoreColumnPairs(call.column_pairs, row, column, acc);
     return true;
+  }
+
+  // The bits of two vectors at once, of what StoreColumnPairs stores. None is a NaN behind a ReLU.
+  template <int kRows, int kVectors>
+  static void StoreKept(char* bits, const Vec (&acc)[kRows][kVectors]) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; v += 2) {
+        const __m512i both = Round(acc[r][v], v + 1 < kVectors ? acc[r][v + 1] : Zero());
+        const __mmask32 is_positive = _mm512_cmpgt_epi16_mask(both, _mm512_setzero_si512());
+        __builtin_memcpy(bits + 8 * r + v * (kWidth / 8), &is_positive, sizeof(is_positive));
+      }
+    }
   }
 
   template <int kRows, int kVectors>

@@ -65,7 +65,7 @@ struct TestMatrix {
 };
 
 enum class Start { kZero, kBias, kStart };
-enum class Finish { kAll, kRelu, kKeepIfPositive };
+enum class Finish { kAll, kRelu, kKeep };
 enum class Values { kUniform, kTiny };
 
 struct Case {
@@ -106,7 +106,9 @@ class Bf16GemmTest : public testing::Test {
     const TestMatrix a = c.transposed ? TestMatrix(Factors(c.k * c.m, c.values), c.k, c.m)
                                       : TestMatrix(Factors(c.m * c.k, c.values), c.m, c.k);
     const TestMatrix b(Factors(c.k * c.n, c.values), c.k, c.n);
-    const TestMatrix sign(RandomFloats(&rng_, c.m * c.n), c.m, c.n);
+    std::vector<uint64_t> bits(c.m * NumPanels(c.n));
+    for (uint64_t& word : bits) word = rng_();
+    const std::vector<uint64_t> keeps = bits;
     const std::vector<float> bias = Sums(c.n, c.values), start = Sums(c.m * c.n, c.values);
     const int64_t ld = c.n + 3;
     std::vector<float> result(c.m * ld, kUntouched);
@@ -118,7 +120,8 @@ class Bf16GemmTest : public testing::Test {
     if (c.start == Start::kStart) call.start = RowMajorView(start.data(), c.n);
     if (c.start == Start::kBias) call.bias = bias.data();
     call.relu = c.finish == Finish::kRelu;
-    if (c.finish == Finish::kKeepIfPositive) call.keep_if_positive = sign.RowPairs();
+    if (c.finish == Finish::kRelu) call.kept = {bits.data(), c.m};
+    if (c.finish == Finish::kKeep) call.keeps = {keeps.data(), c.m};
     call.c = RowMajorView(result.data(), ld);
     isa.gemm(call);
     std::vector<float> expected(c.m * c.n);
@@ -131,7 +134,7 @@ class Bf16GemmTest : public testing::Test {
           sum = Bf16Step(c.transposed ? a(l, i) : a(i, l), b(l, j), sum);
         if (c.k % 2 == 1) sum = Bf16Step(0, 0, sum);
         if (c.finish == Finish::kRelu && !(sum > 0)) sum = 0;
-        if (c.finish == Finish::kKeepIfPositive && !(sign(i, j) > 0)) sum = 0;
+        if (c.finish == Finish::kKeep && !BitOf(call.keeps, i, j)) sum = 0;
         expected[i * c.n + j] = sum;
         ASSERT_TRUE(SameNumber(result[i * ld + j], sum))
             << isa.name << " " << Name(c) << " at " << i << ", " << j << ": " << result[i * ld + j]
@@ -139,7 +142,26 @@ class Bf16GemmTest : public testing::Test {
       }
       for (int64_t j = c.n; j < ld; ++j) ASSERT_EQ(result[i * ld + j], kUntouched) << Name(c);
     }
+    ExpectKept(call, expected, Name(c));
+    for (uint64_t& word : bits) word = rng_();
     ExpectPairs(isa, call, TestMatrix(expected, c.m, c.n), Name(c));
+    ExpectKept(call, expected, Name(c));
+  }
+
+  static bool BitOf(BitsView<const uint64_t> bits, int64_t r, int64_t c) {
+    return (*bits.At(r, c / kGemmPanel) >> c % kGemmPanel & 1) != 0;
+  }
+
+  // What is positive is so after the rounding, too.
+  static void ExpectKept(const Bf16GemmCall& call, const std::vector<float>& expected,
+                         const std::string& name) {
+    if (call.kept.data == nullptr) return;
+    for (int64_t r = 0; r < call.m; ++r) {
+      for (int64_t j = 0; j < call.n; ++j) {
+        ASSERT_EQ(BitOf(call.kept.AsConst(), r, j), RoundedToBf16(expected[r * call.n + j]) > 0)
+            << name << " at " << r << ", " << j;
+      }
+    }
   }
 
   // Computes a call to pairs. Beyond the last column there may be zeros or what was there.

@@ -21,6 +21,7 @@ Bf16Mlp::Bf16Mlp(const MlpConfig& config, Bf16GemmFunction gemm, ThreadPool* poo
     layer.weights.Allocate(NumPairs(layer.in), layer.out);
     if (layer.input_gradient) layer.weights_transposed.Allocate(NumPairs(layer.out), layer.in);
     layer.input.Allocate(NumPairs(config.max_batch), layer.in);
+    if (&layer != &layers_.front()) layer.input_is_positive.Allocate(config.max_batch, layer.in);
     layer.output_gradient.Allocate(NumPairs(config.max_trained), layer.out);
   }
   ones_.Allocate(NumPairs(kGradientChunk), 1);
@@ -108,6 +109,7 @@ void Bf16Mlp::ForwardRows(const float* parameters, Matrix input, Matrix output, 
     call.relu = layer.relu;
     if (i + 1 < num_layers()) {
       call.row_pairs = layers_[i + 1].input.View().FromRow(begin / 2);
+      call.kept = layers_[i + 1].input_is_positive.View().FromRow(begin);
       call.column_pairs = scratch->made.View();
     } else {
       call.c = ViewOf(output).FromRow(begin);
@@ -141,7 +143,7 @@ void Bf16Mlp::BackwardRows(Matrix output, Matrix output_gradient, Matrix input_g
     call.b = layer.weights_transposed.View().AsConst();
     if (i > 0) {
       // The layer's input is the output of the ReLU below.
-      call.keep_if_positive = layer.input.View().AsConst().FromRow(begin / 2);
+      call.keeps = layer.input_is_positive.View().AsConst().FromRow(begin);
       call.row_pairs = layers_[i - 1].output_gradient.View().FromRow(begin / 2);
       if (layers_[i - 1].input_gradient) call.column_pairs = scratch->made.View();
     } else {

@@ -34,10 +34,11 @@ class Bf16Mlp : public Mlp {
   // All matrices are in pairs of rows.
   struct Layer : MlpLayer {
     explicit Layer(const MlpLayer& layer) : MlpLayer(layer) {}
-    Pairs weights;             // [in, out], for Forward
-    Pairs weights_transposed;  // [out, in], for BackwardData
-    Pairs input;               // [max_batch, in]
-    Pairs output_gradient;     // [max_trained, out] before the ReLU
+    Pairs weights;                // [in, out], for Forward
+    Pairs weights_transposed;     // [out, in], for BackwardData
+    Pairs input;                  // [max_batch, in]
+    BitMatrix input_is_positive;  // The same, for all layers but the first.
+    Pairs output_gradient;        // [max_trained, out] before the ReLU
   };
   // A thread's: what the next product of a chain takes and what it makes, in turn, in pairs of
   // columns.

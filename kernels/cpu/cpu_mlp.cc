@@ -10,9 +10,10 @@
 namespace thermocline {
 namespace {
 
-// The layers of width 1 are dot products.
+// The layers of width 1 are dot products. is_positive: gets the bits of y, or null
 void DotRows(PanelView<const float> x, const float* weights, int32_t in, const float* bias,
-             bool relu, PanelView<float> y, int64_t begin, int64_t end) {
+             bool relu, PanelView<float> y, BitsView<uint64_t> is_positive, int64_t begin,
+             int64_t end) {
   for (int64_t r = begin; r < end; ++r) {
     LaneSum sum;
     for (int32_t k = 0; k < in; k += kGemmPanel) {
@@ -20,6 +21,7 @@ void DotRows(PanelView<const float> x, const float* weights, int32_t in, const f
     }
     const float value = bias == nullptr ? sum.Total() : sum.Total() + *bias;
     *y.Row(r) = relu ? std::max(value, 0.0f) : value;
+    if (is_positive.data != nullptr) *is_positive.At(r, 0) = value > 0 ? 1 : 0;
   }
 }
 
@@ -51,18 +53,16 @@ void WeightedColumnSums(PanelView<const float> x, PanelView<const float> dy, int
   }
 }
 
-// dx = dy w^T, kept where `activation` is positive.
+// dx = dy w^T, kept where the bits of `keeps` are set, if there are any.
 void OuterRows(PanelView<const float> dy, const float* weights, int32_t in,
-               PanelView<const float> activation, PanelView<float> dx, int64_t begin, int64_t end) {
+               BitsView<const uint64_t> keeps, PanelView<float> dx, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; ++r) {
     const float g = *dy.Row(r);
     for (int32_t k = 0; k < in; k += kGemmPanel) {
       const int32_t columns = std::min(kGemmPanel, in - k);
       float* to = dx.At(r, k);
-      for (int32_t j = 0; j < columns; ++j) to[j] = g * weights[k + j];
-      if (activation.data == nullptr) continue;
-      const float* sign = activation.At(r, k);
-      for (int32_t j = 0; j < columns; ++j) to[j] = sign[j] > 0 ? to[j] : 0.0f;
+      const uint64_t bits = keeps.data == nullptr ? ~uint64_t{0} : *keeps.At(r, k / kGemmPanel);
+      for (int32_t j = 0; j < columns; ++j) to[j] = bits >> j & 1 ? g * weights[k + j] : 0.0f;
     }
   }
 }
@@ -81,6 +81,7 @@ CpuMlp::CpuMlp(const MlpConfig& config, GemmFunction gemm, ThreadPool* pool)
     }
     if (&layer == &layers_.back()) continue;
     layer.output.Allocate(config.max_batch, layer.out);
+    layer.is_positive.Allocate(config.max_batch, layer.out);
     layer.gradient.Allocate(config.max_trained, layer.out);
   }
   packs_input_ = config.widths[0] > kGemmPanel;
@@ -144,8 +145,11 @@ void CpuMlp::ForwardRows(const float* parameters, Matrix input, Matrix output, i
     const PanelView<const float> x = InputOf(i, input);
     const PanelView<float> y = OutputOf(i, output);
     const float* bias = layer.has_bias() ? parameters + layer.bias_offset : nullptr;
+    BitsView<uint64_t> is_positive;
+    if (i + 1 < num_layers()) is_positive = layer.is_positive.View();
     if (layer.out == 1) {
-      DotRows(x, parameters + layer.weight_offset, layer.in, bias, layer.relu, y, begin, end);
+      DotRows(x, parameters + layer.weight_offset, layer.in, bias, layer.relu, y, is_positive,
+              begin, end);
       continue;
     }
     GemmCall call;
@@ -157,6 +161,7 @@ void CpuMlp::ForwardRows(const float* parameters, Matrix input, Matrix output, i
     call.c = y.FromRow(begin);
     call.bias = bias;
     call.relu = layer.relu;
+    if (is_positive.data != nullptr) call.kept = is_positive.FromRow(begin);
     gemm_(call);
   }
 }
@@ -178,11 +183,11 @@ void CpuMlp::BackwardRows(const float* parameters, Matrix output, Matrix output_
     const Layer& layer = layers_[i];
     const PanelView<const float> dy = GradientOf(i, output_gradient);
     const PanelView<float> dx = i > 0 ? layers_[i - 1].gradient.View() : ViewOf(input_gradient);
-    // The output of the ReLU of the layer below; the first layer has none.
-    PanelView<const float> activation;
-    if (i > 0) activation = layers_[i - 1].output.View().AsConst();
+    // Where the ReLU of the layer below passes gradients; the first layer has none.
+    BitsView<const uint64_t> keeps;
+    if (i > 0) keeps = layers_[i - 1].is_positive.View().AsConst();
     if (layer.out == 1) {
-      OuterRows(dy, parameters + layer.weight_offset, layer.in, activation, dx, begin, end);
+      OuterRows(dy, parameters + layer.weight_offset, layer.in, keeps, dx, begin, end);
       continue;
     }
     GemmCall call;
@@ -192,7 +197,7 @@ void CpuMlp::BackwardRows(const float* parameters, Matrix output, Matrix output_
     call.a = dy.FromRow(begin);
     call.b = layer.weights_transposed.View().AsConst();
     call.c = dx.FromRow(begin);
-    if (i > 0) call.keep_if_positive = activation.FromRow(begin);
+    if (i > 0) call.keeps = keeps.FromRow(begin);
     gemm_(call);
   }
 }

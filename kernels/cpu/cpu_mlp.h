@@ -30,6 +30,7 @@ class CpuMlp : public Mlp {
     Panels weights;             // [in, out], for Forward
     Panels weights_transposed;  // [out, in], for BackwardData
     Panels output;              // [max_batch, out], for hidden layers
+    BitMatrix is_positive;      // The same: whether the ReLU has passed the output on.
     Panels gradient;            // [max_trained, out] before the ReLU, for hidden layers
   };
 

@@ -7,6 +7,7 @@
 #define THERMOCLINE_KERNELS_CPU_GEMM_H_
 
 #include <cstdint>
+#include <type_traits>
 
 namespace thermocline {
 
@@ -53,6 +54,25 @@ void PackPanel(const float* b, int64_t ld, int64_t k, int64_t n, int64_t panel, 
 template <typename T>
 void PackPanelTransposed(const T* b, int64_t ld, int64_t k, int64_t n, int64_t panel, T* packed);
 
+// A bit for each element of a matrix in packed panels: bit c of a row's word in panel p belongs to
+// column 64 p + c.
+template <typename Word>
+struct BitsView {
+  Word* data = nullptr;  // uint64_t
+  int64_t rows = 0;      // Words of a panel.
+
+  Word* At(int64_t r, int64_t panel) const { return data + panel * rows + r; }
+  BitsView FromRow(int64_t r) const { return {data + r, rows}; }
+  BitsView<const Word> AsConst() const { return {data, rows}; }
+  // The byte of column c and the 7 after it; the next row's is 8 bytes further on.
+  // REQUIRES: c % 8 == 0
+  auto* ByteAt(int64_t r, int64_t c) const {
+    using Byte = std::conditional_t<std::is_const_v<Word>, const char, char>;
+    return reinterpret_cast<Byte*>(At(r, c / kGemmPanel)) + c % kGemmPanel / 8;
+  }
+};
+static_assert(kGemmPanel == 64);
+
 // A product whose factors are of type T.
 template <typename T>
 struct ProductCall {
@@ -64,10 +84,12 @@ struct ProductCall {
   // A chain begins with an element of `start`, which may be C itself, with bias[j], or with zero.
   PanelView<const float> start;  // [m, n] or null
   const float* bias = nullptr;   // [n] or null
-  // An element of C is kept in the end where it is positive (relu), or where the element of
-  // keep_if_positive is positive; it is zero elsewhere.
+  // An element of C is kept in the end where it is positive (relu), or where its bit of `keeps` is
+  // set; it is zero elsewhere. With relu, `kept` gets the bits of those that are positive; beyond
+  // column n it may get any.
   bool relu = false;
-  PanelView<const T> keep_if_positive;  // [m, n] or null
+  BitsView<const uint64_t> keeps;  // [m, n] or null
+  BitsView<uint64_t> kept;         // [m, n] or null
 };
 using GemmCall = ProductCall<float>;
 

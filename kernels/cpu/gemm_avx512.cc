@@ -15,11 +15,9 @@ struct Simd : Vectors {
   // A tile's rows of A stay in L1 while the panels of B go by.
   static constexpr int64_t kMaxDepth = 512;
   static constexpr bool kTakesRowMajor = true;
-  static constexpr int kSignRows = 1;
   static Factor Load(const float* p) { return _mm512_loadu_ps(p); }
   static Factor Broadcast(const float* p) { return _mm512_set1_ps(*p); }
   static Vec MultiplyAdd(Factor a, Factor b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
-  static Vec SignOf(const float* p, int, Mask mask) { return MaskLoad(p, mask); }
   template <typename... Tile>
   static bool StorePairs(const Tile&...) {
     return false;

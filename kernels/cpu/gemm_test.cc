@@ -52,7 +52,7 @@ struct TestMatrix {
 };
 
 enum class Start { kZero, kBias, kAccumulate };
-enum class Finish { kAll, kRelu, kKeepIfPositive };
+enum class Finish { kAll, kRelu, kKeep };
 
 // One call against chains of fused multiply-adds, bit by bit.
 void ExpectChains(const Isa& isa, const Shape& shape, bool transposed, bool packed, Start start,
@@ -60,7 +60,9 @@ void ExpectChains(const Isa& isa, const Shape& shape, bool transposed, bool pack
   TestMatrix a(rng, transposed ? shape.k : shape.m, transposed ? shape.m : shape.k, packed);
   TestMatrix b(rng, shape.k, shape.n, true);
   TestMatrix c(rng, shape.m, shape.n, packed);
-  TestMatrix sign(rng, shape.m, shape.n, !packed);
+  std::vector<uint64_t> bits(shape.m * NumPanels(shape.n));
+  for (uint64_t& word : bits) word = (*rng)();
+  const std::vector<uint64_t> keeps = bits;
   const std::vector<float> bias = RandomFloats(rng, shape.n);
   if (packed) {  // What lies beyond column n stays as it is.
     for (int64_t r = 0; r < shape.m; ++r) {
@@ -78,7 +80,8 @@ void ExpectChains(const Isa& isa, const Shape& shape, bool transposed, bool pack
   if (start == Start::kAccumulate) call.start = c.View().AsConst();
   if (start == Start::kBias) call.bias = bias.data();
   call.relu = finish == Finish::kRelu;
-  if (finish == Finish::kKeepIfPositive) call.keep_if_positive = sign.View().AsConst();
+  if (finish == Finish::kRelu) call.kept = {bits.data(), shape.m};
+  if (finish == Finish::kKeep) call.keeps = {keeps.data(), shape.m};
   isa.gemm(call);
 
   for (int64_t i = 0; i < shape.m; ++i) {
@@ -88,7 +91,13 @@ void ExpectChains(const Isa& isa, const Shape& shape, bool transposed, bool pack
         chain = std::fma(transposed ? a(l, i) : a(i, l), b(l, j), chain);
       }
       if (finish == Finish::kRelu && !(chain > 0)) chain = 0;
-      if (finish == Finish::kKeepIfPositive && !(sign(i, j) > 0)) chain = 0;
+      const auto bit_of = [&](const std::vector<uint64_t>& words) {
+        return words[j / kGemmPanel * shape.m + i] >> j % kGemmPanel & 1;
+      };
+      if (finish == Finish::kRelu) {
+        ASSERT_EQ(bit_of(bits), chain > 0 ? 1 : 0);
+      }
+      if (finish == Finish::kKeep && bit_of(keeps) == 0) chain = 0;
       ASSERT_EQ(*c.View().At(i, j), chain)
           << isa.name << " m " << shape.m << " n " << shape.n << " k " << shape.k << " transposed "
           << transposed << " packed " << packed << " at " << i << ", " << j;

@@ -84,6 +84,20 @@ class PanelMatrix {
   int64_t rows_ = 0;
 };
 
+// A bit for each element of a matrix, with memory of its own.
+class BitMatrix {
+ public:
+  void Allocate(int64_t rows, int64_t columns) {
+    rows_ = rows;
+    buffer_ = std::make_unique<CpuBuffer>(sizeof(uint64_t) * NumPanels(columns) * rows);
+  }
+  BitsView<uint64_t> View() const { return {static_cast<uint64_t*>(buffer_->data()), rows_}; }
+
+ private:
+  std::unique_ptr<CpuBuffer> buffer_;
+  int64_t rows_ = 0;
+};
+
 inline PanelView<float> ViewOf(Matrix matrix) { return RowMajorView(matrix.floats(), matrix.ld); }
 
 // Sets rows [begin, end) of `gradient` to zero where `output` isn't positive.
