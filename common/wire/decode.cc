@@ -40,6 +40,22 @@ bool ReadHeader(CodedInputStream& in, Header* header) {
   });
 }
 
+// Reads an entry of a list whose entries name a table each; `read_field(tag, entry)` reads its
+// other fields.
+template <typename Entry, typename ReadField>
+bool ReadEntry(CodedInputStream& in, uint32_t table_field, std::vector<Entry>* entries,
+               ReadField read_field) {
+  if (entries->size() == kMaxTablesPerMessage) return false;
+  Entry& entry = entries->emplace_back();
+  return ReadNested(in, [&](uint32_t tag) {
+    uint32_t table;
+    if (tag != VarintTag(table_field)) return read_field(tag, entry);
+    if (!ReadUint32(in, &table)) return false;
+    entry.table = TableId(table);
+    return true;
+  });
+}
+
 // ---- Whole messages.
 
 absl::Status CheckKeys(TableId table, const BulkField& keys) {
@@ -57,20 +73,9 @@ struct ScannedKeys {
 bool ReadTableAndBulk(CodedInputStream& in, std::vector<ScannedKeys>* tables) {
   static_assert(fields::kTableKeysTable == fields::kTableRowsTable);
   static_assert(fields::kTableKeysKeys == fields::kTableRowsRows);
-  if (tables->size() == kMaxTablesPerMessage) return false;
-  ScannedKeys& scanned = tables->emplace_back();
-  return ReadNested(in, [&](uint32_t tag) {
-    uint32_t table;
-    switch (tag) {
-      case VarintTag(fields::kTableKeysTable):
-        if (!ReadUint32(in, &table)) return false;
-        scanned.table = TableId(table);
-        return true;
-      case BytesTag(fields::kTableKeysKeys):
-        return ReadBulk(in, &scanned.keys);
-      default:
-        return WireFormatLite::SkipField(&in, tag);
-    }
+  return ReadEntry(in, fields::kTableKeysTable, tables, [&](uint32_t tag, ScannedKeys& scanned) {
+    return tag == BytesTag(fields::kTableKeysKeys) ? ReadBulk(in, &scanned.keys)
+                                                   : WireFormatLite::SkipField(&in, tag);
   });
 }
 
@@ -81,15 +86,8 @@ struct ScannedPush {
 };
 
 bool ReadTablePush(CodedInputStream& in, std::vector<ScannedPush>* tables) {
-  if (tables->size() == kMaxTablesPerMessage) return false;
-  ScannedPush& scanned = tables->emplace_back();
-  return ReadNested(in, [&](uint32_t tag) {
-    uint32_t table;
+  return ReadEntry(in, fields::kTablePushTable, tables, [&](uint32_t tag, ScannedPush& scanned) {
     switch (tag) {
-      case VarintTag(fields::kTablePushTable):
-        if (!ReadUint32(in, &table)) return false;
-        scanned.table = TableId(table);
-        return true;
       case VarintTag(fields::kTablePushKind):
         return ReadUint32(in, &scanned.kind);
       case BytesTag(fields::kTablePushKeys):
@@ -105,20 +103,9 @@ bool ReadTablePush(CodedInputStream& in, std::vector<ScannedPush>* tables) {
 }
 
 bool ReadRowLimit(CodedInputStream& in, std::vector<RowLimit>* limits) {
-  if (limits->size() == kMaxTablesPerMessage) return false;
-  RowLimit& limit = limits->emplace_back();
-  return ReadNested(in, [&](uint32_t tag) {
-    uint32_t table;
-    switch (tag) {
-      case VarintTag(fields::kRowLimitTable):
-        if (!ReadUint32(in, &table)) return false;
-        limit.table = TableId(table);
-        return true;
-      case VarintTag(fields::kRowLimitOldestKept):
-        return ReadUint32(in, &limit.oldest_kept);
-      default:
-        return WireFormatLite::SkipField(&in, tag);
-    }
+  return ReadEntry(in, fields::kRowLimitTable, limits, [&](uint32_t tag, RowLimit& limit) {
+    return tag == VarintTag(fields::kRowLimitOldestKept) ? ReadUint32(in, &limit.oldest_kept)
+                                                         : WireFormatLite::SkipField(&in, tag);
   });
 }
 
@@ -128,15 +115,8 @@ struct ScannedCounts {
 };
 
 bool ReadRowCounts(CodedInputStream& in, std::vector<ScannedCounts>* counts) {
-  if (counts->size() == kMaxTablesPerMessage) return false;
-  ScannedCounts& scanned = counts->emplace_back();
-  return ReadNested(in, [&](uint32_t tag) {
-    uint32_t table;
+  return ReadEntry(in, fields::kRowCountsTable, counts, [&](uint32_t tag, ScannedCounts& scanned) {
     switch (tag) {
-      case VarintTag(fields::kRowCountsTable):
-        if (!ReadUint32(in, &table)) return false;
-        scanned.table = TableId(table);
-        return true;
       case BytesTag(fields::kRowCountsNewest):
         return ReadBulk(in, &scanned.groups);
       case BytesTag(fields::kRowCountsRows):
