@@ -118,11 +118,11 @@ absl::Status CheckRoomForDense(const Job& resolved, const JobSource& source) {
   if (needed <= room) return absl::OkStatus();
   return source.Error(
       "cluster.max_pending_size",
-      absl::StrCat(
-          "is ", room, " bytes, but the dense parameters that ",
-          resolved.cluster().workers() == 1 ? "the worker pushes " : "the workers push ",
-          HoldsDenseParameters(resolved) ? "at checkpoints and at the end" : "in each step",
-          " take ", needed, " bytes of one server; give it more, or the job more servers"));
+
+      "is ", room, " bytes, but the dense parameters that ",
+      resolved.cluster().workers() == 1 ? "the worker pushes " : "the workers push ",
+      HoldsDenseParameters(resolved) ? "at checkpoints and at the end" : "in each step", " take ",
+      needed, " bytes of one server; give it more, or the job more servers");
 }
 
 // Several workers share a cache in sync mode alone. Runs of earlier builds, which had copies of
@@ -132,9 +132,8 @@ absl::Status CheckCacheIsFresh(const Job& resolved, const JobSource& source) {
   if (!resolved.has_cache() || staleness == 0 || resolved.cluster().workers() == 1) {
     return absl::OkStatus();
   }
-  return source.Error(
-      "train.staleness_steps",
-      absl::StrCat("is ", staleness, "; with `cache` and several workers it must be 0"));
+  return source.Error("train.staleness_steps", "is ", staleness,
+                      "; with `cache` and several workers it must be 0");
 }
 
 // When, and what follows, are for training. A policy says when; here nobody asks.

@@ -255,8 +255,4 @@ std::string JobSource::Locate(absl::string_view path) const {
   return line < 0 ? file_ : absl::StrCat(file_, ":", line + 1);
 }
 
-absl::Status JobSource::Error(absl::string_view path, absl::string_view what) const {
-  return absl::InvalidArgumentError(absl::StrCat(Locate(path), ": ", path, " ", what));
-}
-
 }  // namespace thermocline

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "proto/job.pb.h"
 
@@ -44,8 +45,11 @@ class JobSource {
   // or "FILE".
   std::string Locate(absl::string_view path) const;
 
-  // kInvalidArgument: "FILE:12: `path` `what`".
-  absl::Status Error(absl::string_view path, absl::string_view what) const;
+  // kInvalidArgument: "FILE:12: `path` `what`", the latter in parts as absl::StrCat takes them.
+  template <typename... Parts>
+  absl::Status Error(absl::string_view path, const Parts&... what) const {
+    return absl::InvalidArgumentError(absl::StrCat(Locate(path), ": ", path, " ", what...));
+  }
 
  private:
   JobSource() = default;

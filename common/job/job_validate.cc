@@ -91,11 +91,10 @@ class DeviceRowsValidator {
  private:
   absl::Status CheckBudget(const std::string& path, const std::string& budget) const {
     if (budget.empty()) {
-      return source_.Error(
-          path, absl::StrCat("is missing; write a size, such as \"256MiB\"",
-                             path == "fae.budget" ? " (`thermocline calibrate` says what sizes are "
-                                                    "worth)"
-                                                  : ""));
+      return source_.Error(path, "is missing; write a size, such as \"256MiB\"",
+                           path == "fae.budget" ? " (`thermocline calibrate` says what sizes are "
+                                                  "worth)"
+                                                : "");
     }
     if (EmbeddedFeatures(job_).empty()) {
       return source_.Error(path, "is set, but there are no categorical columns");
@@ -109,15 +108,15 @@ class DeviceRowsValidator {
     RETURN_IF_ERROR(
         CheckRange(source_, "cache.window_steps", cache.window_steps(), 1, kMaxWindowSteps));
     if (cache.prefetch_steps() >= cache.window_steps()) {
-      return source_.Error("cache.prefetch_steps",
-                           absl::StrCat("is ", cache.prefetch_steps(),
-                                        "; it must be less than cache.window_steps, which is ",
-                                        cache.window_steps()));
+      return source_.Error("cache.prefetch_steps", "is ", cache.prefetch_steps(),
+                           "; it must be less than cache.window_steps, which is ",
+                           cache.window_steps());
     }
     if (cache.policy() == Cache::STATIC && job_.cluster().workers() > 1) {
-      return source_.Error("cache.policy", absl::StrCat("is STATIC, which is for one worker; "
-                                                        "cluster.workers is ",
-                                                        job_.cluster().workers()));
+      return source_.Error("cache.policy",
+                           "is STATIC, which is for one worker; "
+                           "cluster.workers is ",
+                           job_.cluster().workers());
     }
     return absl::OkStatus();
   }
@@ -132,10 +131,9 @@ class DeviceRowsValidator {
   absl::Status CheckPlacement(int i, const ModelSpec& model) const {
     const TableSettings& settings = job_.table(i).settings();
     if (settings.placement() == TableSettings::CACHED) return absl::OkStatus();
-    const auto refuse = [&](const std::string& why) {
-      return source_.Error(
-          PlacementPath(i),
-          absl::StrCat("is ", TableSettings::Placement_Name(settings.placement()), why));
+    const auto refuse = [&](const auto&... why) {
+      return source_.Error(PlacementPath(i), "is ",
+                           TableSettings::Placement_Name(settings.placement()), why...);
     };
     if (!job_.has_cache()) return refuse(", but the job has no `cache`");
     if (job_.cache().policy() == Cache::STATIC) {
@@ -146,16 +144,16 @@ class DeviceRowsValidator {
         ": its servers decide which keys have a row, so no worker can hold them";
     const std::string of_table = absl::StrCat(", but table '", job_.table(i).name(), "' has ");
     if (settings.min_count() > 1) {
-      return refuse(absl::StrCat(of_table, "min_count ", settings.min_count(), why));
+      return refuse(of_table, "min_count ", settings.min_count(), why);
     }
-    if (settings.has_eviction()) return refuse(absl::StrCat(of_table, "eviction", why));
+    if (settings.has_eviction()) return refuse(of_table, "eviction", why);
     const auto first_order = model.first_order.find(job_.table(i).name());
     const bool clips_first_order =
         first_order != model.first_order.end() && first_order->second.optimizer.has_cow_clip();
     if (settings.optimizer().has_cow_clip() || clips_first_order) {
-      return refuse(absl::StrCat(of_table,
-                                 "optimizer.cow_clip: servers alone count the lookups "
-                                 "that it needs, so no worker can hold its rows"));
+      return refuse(of_table,
+                    "optimizer.cow_clip: servers alone count the lookups "
+                    "that it needs, so no worker can hold its rows");
     }
     return absl::OkStatus();
   }
@@ -166,9 +164,8 @@ class DeviceRowsValidator {
     }
     RETURN_IF_ERROR(CheckBudget("fae.budget", job_.fae().budget()));
     if (job_.train().staleness_steps() > 0) {
-      return source_.Error(
-          "train.staleness_steps",
-          absl::StrCat("is ", job_.train().staleness_steps(), "; with `fae` it must be 0"));
+      return source_.Error("train.staleness_steps", "is ", job_.train().staleness_steps(),
+                           "; with `fae` it must be 0");
     }
     if (job_.data().has_shuffle()) {
       return source_.Error("data.shuffle",
@@ -202,9 +199,8 @@ class DeviceRowsValidator {
     RETURN_IF_ERROR(CheckPercent(path + "max_rate", schedule.max_rate()));
     RETURN_IF_ERROR(CheckPercent(path + "rate", schedule.rate()));
     if (!(schedule.min_rate() <= schedule.rate() && schedule.rate() <= schedule.max_rate())) {
-      return source_.Error(
-          path + "rate", absl::StrCat("is ", schedule.rate(), "; it must be from min_rate, ",
-                                      schedule.min_rate(), ", to max_rate, ", schedule.max_rate()));
+      return source_.Error(path + "rate", "is ", schedule.rate(), "; it must be from min_rate, ",
+                           schedule.min_rate(), ", to max_rate, ", schedule.max_rate());
     }
     RETURN_IF_ERROR(
         CheckRange(source_, path + "falls_to_double", schedule.falls_to_double(), 1, kMaxFalls));
@@ -214,15 +210,14 @@ class DeviceRowsValidator {
 
   absl::Status CheckPercent(const std::string& path, double percent) const {
     if (percent > 0 && percent <= 100) return absl::OkStatus();
-    return source_.Error(path, absl::StrCat("is ", percent, "; it must be in (0, 100]"));
+    return source_.Error(path, "is ", percent, "; it must be in (0, 100]");
   }
 
   absl::Status CheckCalibration() const {
     const Calibration& calibration = job_.calibration();
     const double share = calibration.sample_share();
     if (!(share > 0 && share <= 1)) {
-      return source_.Error("calibration.sample_share",
-                           absl::StrCat("is ", share, "; it must be in (0, 1]"));
+      return source_.Error("calibration.sample_share", "is ", share, "; it must be in (0, 1]");
     }
     if (!calibration.whole_table().empty() && calibration.whole_table() != "0") {
       RETURN_IF_ERROR(CheckSize(source_, "calibration.whole_table", calibration.whole_table(), 0));
@@ -232,8 +227,8 @@ class DeviceRowsValidator {
         CheckRange(source_, "calibration.chunk_rows", calibration.chunk_rows(), 1, kMaxChunks));
     const double confidence = calibration.confidence();
     if (confidence > 0 && confidence < 1) return absl::OkStatus();
-    return source_.Error("calibration.confidence",
-                         absl::StrCat("is ", confidence, "; it must be between 0 and 1"));
+    return source_.Error("calibration.confidence", "is ", confidence,
+                         "; it must be between 0 and 1");
   }
 
   const Job& job_;
@@ -300,9 +295,8 @@ class Validator {
   absl::Status CheckGlobalNorm() const {
     const float norm = job_.dense_optimizer().clip_global_norm();
     const auto refuse = [&](const char* needs, const char* field, uint32_t value) {
-      return source_.Error(
-          "dense_optimizer.clip_global_norm",
-          absl::StrCat("is ", norm, "; it needs ", needs, ", and ", field, " is ", value));
+      return source_.Error("dense_optimizer.clip_global_norm", "is ", norm, "; it needs ", needs,
+                           ", and ", field, " is ", value);
     };
     if (norm == 0) return absl::OkStatus();
     if (job_.cluster().workers() > 1) {
@@ -340,17 +334,16 @@ class Validator {
 
   absl::Status CheckInitializer(const std::string& path, const TableSettings& settings) const {
     if (settings.has_initializer() && settings.has_init_scale()) {
-      return source_.Error(path + ".initializer",
-                           absl::StrCat("is set, and ", path, ".init_scale as well; choose one"));
+      return source_.Error(path + ".initializer", "is set, and ", path,
+                           ".init_scale as well; choose one");
     }
     if (!settings.has_initializer()) {
       // Written so that NaN fails too.
       if (settings.init_scale() >= 0 && settings.init_scale() <= kMaxInitScale) {
         return absl::OkStatus();
       }
-      return source_.Error(
-          path + ".init_scale",
-          absl::StrCat("is ", settings.init_scale(), "; it must be in [0, ", kMaxInitScale, "]"));
+      return source_.Error(path + ".init_scale", "is ", settings.init_scale(),
+                           "; it must be in [0, ", kMaxInitScale, "]");
     }
     return CheckInitializer(path + ".initializer", settings.initializer());
   }
@@ -378,9 +371,9 @@ class Validator {
       const auto table = std::find_if(job_.table().begin(), job_.table().end(),
                                       [&](const Table& t) { return t.name() == feature.table(); });
       if (table == job_.table().end() || table->settings().min_count() == count) continue;
-      return source_.Error(absl::StrCat("feature[", stanzas[i], "].categorical.min_count"),
-                           absl::StrCat("is ", count, ", but table '", table->name(),
-                                        "', which it reads, has ", table->settings().min_count()));
+      return source_.Error(absl::StrCat("feature[", stanzas[i], "].categorical.min_count"), "is ",
+                           count, ", but table '", table->name(), "', which it reads, has ",
+                           table->settings().min_count());
     }
     return absl::OkStatus();
   }
@@ -393,9 +386,8 @@ class Validator {
       RETURN_IF_ERROR(CheckName(source_, path + ".name", job_.table(i).name()));
       const auto [first, is_new] = tables.emplace(job_.table(i).name(), i);
       if (!is_new) {
-        return source_.Error(
-            path + ".name",
-            absl::StrCat("is '", job_.table(i).name(), "', as is table[", first->second, "].name"));
+        return source_.Error(path + ".name", "is '", job_.table(i).name(), "', as is table[",
+                             first->second, "].name");
       }
       RETURN_IF_ERROR(CheckSettings(path + ".settings", job_.table(i).settings()));
       names.push_back(job_.table(i).name());
@@ -407,14 +399,12 @@ class Validator {
       const std::string& table = job_.feature(i).table();
       unread.erase(table);
       if (tables.count(table) > 0) continue;
-      return source_.Error(
-          absl::StrCat("feature[", stanzas[i], "].table"),
-          absl::StrCat("is '", table, "', but there is no such table", DidYouMean(table, names)));
+      return source_.Error(absl::StrCat("feature[", stanzas[i], "].table"), "is '", table,
+                           "', but there is no such table", DidYouMean(table, names));
     }
     if (unread.empty()) return absl::OkStatus();
-    return source_.Error(
-        absl::StrCat("table[", unread.begin()->second, "].name"),
-        absl::StrCat("is '", unread.begin()->first, "', but no feature reads this table"));
+    return source_.Error(absl::StrCat("table[", unread.begin()->second, "].name"), "is '",
+                         unread.begin()->first, "', but no feature reads this table");
   }
 
   // Precision and initializer may stand in `dlrm` as well: earlier versions had them there.
@@ -422,10 +412,8 @@ class Validator {
     const Job& written = source_.job();
     const Precision of_dlrm = written.dlrm().precision();
     if (of_dlrm != FLOAT32 && of_dlrm != job_.precision()) {
-      return source_.Error(
-          "dlrm.precision",
-          absl::StrCat("is ", Precision_Name(of_dlrm), ", and precision is ",
-                       Precision_Name(job_.precision()), "; write precision alone"));
+      return source_.Error("dlrm.precision", "is ", Precision_Name(of_dlrm), ", and precision is ",
+                           Precision_Name(job_.precision()), "; write precision alone");
     }
     if (written.dlrm().has_initializer() &&
         written.dlrm().initializer().kind_case() != job_.initializer().kind_case()) {
@@ -442,10 +430,9 @@ class Validator {
       const auto table =
           std::find_if(job_.table().begin(), job_.table().end(),
                        [&](const Table& other) { return other.name() == layout.name; });
-      return source_.Error(
-          absl::StrCat("table[", table - job_.table().begin(), "].settings.dim"),
-          absl::StrCat("is ", layout.dim - 1, "; with first-order weights it must be in [1, ",
-                       kMaxDim - 1, "]"));
+      return source_.Error(absl::StrCat("table[", table - job_.table().begin(), "].settings.dim"),
+                           "is ", layout.dim - 1, "; with first-order weights it must be in [1, ",
+                           kMaxDim - 1, "]");
     }
     return absl::OkStatus();
   }
@@ -492,11 +479,11 @@ class Validator {
     if (samples <= most) return absl::OkStatus();
     return source_.Error(
         path,
-        absl::StrCat(
-            "is ", batch, ", which gives a worker batches of ", samples, " samples; with ",
-            EmbeddedFeatures(job_).size(), " features of ", job_.data().num_categorical(),
-            " columns it takes at most ", most,
-            job_.sequence().empty() ? "" : ", where each list of a sequence has its max_length"));
+
+        "is ", batch, ", which gives a worker batches of ", samples, " samples; with ",
+        EmbeddedFeatures(job_).size(), " features of ", job_.data().num_categorical(),
+        " columns it takes at most ", most,
+        job_.sequence().empty() ? "" : ", where each list of a sequence has its max_length");
   }
 
   absl::Status CheckTrain() const {
@@ -506,9 +493,8 @@ class Validator {
     RETURN_IF_ERROR(CheckBatch("train.batch_size", train.batch_size(),
                                (train.batch_size() + workers - 1) / workers));
     if (train.batch_size() < job_.cluster().workers()) {
-      return source_.Error("train.batch_size",
-                           absl::StrCat("is ", train.batch_size(), ", less than cluster.workers (",
-                                        job_.cluster().workers(), ")"));
+      return source_.Error("train.batch_size", "is ", train.batch_size(),
+                           ", less than cluster.workers (", job_.cluster().workers(), ")");
     }
     RETURN_IF_ERROR(Range("train.passes", train.passes(), 1, UINT32_MAX));
     RETURN_IF_ERROR(Range("train.max_steps", train.max_steps(), 0, kMaxSteps));
@@ -522,8 +508,7 @@ class Validator {
     const LearningRate& rate = job_.train().learning_rate();
     const std::string path = "train.learning_rate";
     if (!(rate.base() > 0 && std::isfinite(rate.base()))) {
-      return source_.Error(path + ".base",
-                           absl::StrCat("is ", rate.base(), "; it must be finite and above 0"));
+      return source_.Error(path + ".base", "is ", rate.base(), "; it must be finite and above 0");
     }
     RETURN_IF_ERROR(Range(path + ".warmup_steps", rate.warmup_steps(), 0, kMaxSteps));
     if (!rate.has_decay()) return absl::OkStatus();
@@ -531,17 +516,15 @@ class Validator {
     RETURN_IF_ERROR(Range(path + ".decay.steps", decay.steps(), 1, kMaxSteps));
     RETURN_IF_ERROR(Range(path + ".decay.start_step", decay.start_step(), 0, kMaxSteps));
     if (decay.start_step() < rate.warmup_steps()) {
-      return source_.Error(path + ".decay.start_step",
-                           absl::StrCat("is ", decay.start_step(), ", within the ",
-                                        rate.warmup_steps(), " steps of the warm-up"));
+      return source_.Error(path + ".decay.start_step", "is ", decay.start_step(), ", within the ",
+                           rate.warmup_steps(), " steps of the warm-up");
     }
     if (!(decay.power() > 0 && std::isfinite(decay.power()))) {
-      return source_.Error(path + ".decay.power",
-                           absl::StrCat("is ", decay.power(), "; it must be finite and above 0"));
+      return source_.Error(path + ".decay.power", "is ", decay.power(),
+                           "; it must be finite and above 0");
     }
     if (!(decay.end() >= 0 && decay.end() <= rate.base())) {
-      return source_.Error(path + ".decay.end",
-                           absl::StrCat("is ", decay.end(), "; it must be in [0, base]"));
+      return source_.Error(path + ".decay.end", "is ", decay.end(), "; it must be in [0, base]");
     }
     return absl::OkStatus();
   }
@@ -573,16 +556,13 @@ class Validator {
   // The worker's process has the server, too.
   absl::Status CheckEmbeddedServer(const Cluster& cluster) const {
     if (cluster.workers() > 1) {
-      return source_.Error(
-          "cluster.workers",
-          absl::StrCat("is ", cluster.workers(),
-                       "; with cluster.servers: 0 the only worker holds the rows"));
+      return source_.Error("cluster.workers", "is ", cluster.workers(),
+                           "; with cluster.servers: 0 the only worker holds the rows");
     }
     if (cluster.durability() == NONE) return absl::OkStatus();
-    return source_.Error("cluster.durability",
-                         absl::StrCat("is ", Durability_Name(cluster.durability()),
-                                      "; with cluster.servers: 0 the rows die with the worker, and "
-                                      "a push log would save nothing; checkpoints do"));
+    return source_.Error("cluster.durability", "is ", Durability_Name(cluster.durability()),
+                         "; with cluster.servers: 0 the rows die with the worker, and "
+                         "a push log would save nothing; checkpoints do");
   }
 
   absl::Status CheckHostTimeouts(const Cluster& cluster) const {
@@ -616,9 +596,8 @@ class Validator {
       std::vector<std::string> labels;
       for (const TaskSpec& task : DescribeModel(job_).tasks) labels.push_back(task.label);
       if (std::find(labels.begin(), labels.end(), policy.task()) == labels.end()) {
-        return source_.Error("evaluate.task",
-                             absl::StrCat("is '", policy.task(), "', which no task learns",
-                                          DidYouMean(policy.task(), labels)));
+        return source_.Error("evaluate.task", "is '", policy.task(), "', which no task learns",
+                             DidYouMean(policy.task(), labels));
       }
     }
     if (policy.keep_best() && !WritesCheckpoints(job_)) {
@@ -649,9 +628,8 @@ class Validator {
       return source_.Error("dense_optimizer", "is set; a script (`worker`) has its own optimizer");
     }
     if (job_.cluster().workers() > 1) {
-      return source_.Error(
-          "cluster.workers",
-          absl::StrCat("is ", job_.cluster().workers(), "; with a script (`worker`) it must be 1"));
+      return source_.Error("cluster.workers", "is ", job_.cluster().workers(),
+                           "; with a script (`worker`) it must be 1");
     }
     if (job_.has_fae()) {
       return source_.Error("fae", "is set; a script (`worker`) has no hot and cold batches");
@@ -678,27 +656,25 @@ class Validator {
     if (!job_.cluster().has_http()) return absl::OkStatus();
     const auto address = ParseHostPort(http.address(), "to serve the job's page at");
     if (!address.ok()) {
-      return source_.Error("cluster.http.address",
-                           absl::StrCat("is '", http.address(),
-                                        "'; host:port is an address: 127.0.0.1:0 takes a free "
-                                        "port"));
+      return source_.Error("cluster.http.address", "is '", http.address(),
+                           "'; host:port is an address: 127.0.0.1:0 takes a free "
+                           "port");
     }
     for (const std::string& name : http.allowed_host()) {
       if (!name.empty() && (IpAddress(WithoutBrackets(name)).has_value() || IsHostName(name))) {
         continue;
       }
-      return source_.Error("cluster.http.allowed_host",
-                           absl::StrCat("is '", name, "'; a name without a port is"));
+      return source_.Error("cluster.http.allowed_host", "is '", name,
+                           "'; a name without a port is");
     }
     const Tls& tls = job_.cluster().tls();
     const bool has_tls = tls.automatic() || !tls.directory().empty() || !tls.certificate().empty();
     if (IsLoopbackHost(address->host) || has_tls || http.insecure()) return absl::OkStatus();
     return source_.Error(
-        "cluster.http.address",
-        absl::StrCat("is ", http.address(),
-                     ", beyond loopback: who sees the requests sees the token; give cluster.tls "
-                     "(--set cluster.tls.automatic=true makes certificates), or set "
-                     "cluster.http.insecure to send everything in plain text"));
+        "cluster.http.address", "is ", http.address(),
+        ", beyond loopback: who sees the requests sees the token; give cluster.tls "
+        "(--set cluster.tls.automatic=true makes certificates), or set "
+        "cluster.http.insecure to send everything in plain text");
   }
 
   absl::Status CheckSecurity() const {
@@ -721,11 +697,9 @@ class Validator {
       return absl::OkStatus();
     }
     if (IsLoopbackHost(cluster.listen_host()) || cluster.insecure()) return absl::OkStatus();
-    return source_.Error(
-        "cluster.listen_host",
-        absl::StrCat("is ", cluster.listen_host(),
-                     ", beyond loopback; give cluster.tls, or set cluster.insecure "
-                     "to send everything in plain text"));
+    return source_.Error("cluster.listen_host", "is ", cluster.listen_host(),
+                         ", beyond loopback; give cluster.tls, or set cluster.insecure "
+                         "to send everything in plain text");
   }
 
   const Job& job_;
@@ -737,10 +711,10 @@ class Validator {
 absl::Status CheckRange(const JobSource& source, absl::string_view path, uint64_t value,
                         uint64_t low, uint64_t high) {
   if (value < low) {
-    return source.Error(path, absl::StrCat("is ", value, "; it must be at least ", low));
+    return source.Error(path, "is ", value, "; it must be at least ", low);
   }
   if (value > high) {
-    return source.Error(path, absl::StrCat("is ", value, "; it must be at most ", high));
+    return source.Error(path, "is ", value, "; it must be at most ", high);
   }
   return absl::OkStatus();
 }
@@ -749,7 +723,7 @@ absl::Status CheckSize(const JobSource& source, absl::string_view path, absl::st
                        uint64_t low_bytes) {
   const absl::StatusOr<uint64_t> bytes = ParseByteSize(text);
   if (!bytes.ok()) {
-    return source.Error(path, absl::StrCat("is '", text, "'; ", bytes.status().message()));
+    return source.Error(path, "is '", text, "'; ", bytes.status().message());
   }
   return CheckRange(source, path, *bytes, low_bytes, kMaxSizeBytes);
 }
@@ -757,12 +731,11 @@ absl::Status CheckSize(const JobSource& source, absl::string_view path, absl::st
 absl::Status CheckName(const JobSource& source, absl::string_view path, absl::string_view name) {
   if (name.empty()) return source.Error(path, "is empty; it needs a name");
   if (name.size() > kMaxNameLength) {
-    return source.Error(path, absl::StrCat("is longer than ", kMaxNameLength, " letters"));
+    return source.Error(path, "is longer than ", kMaxNameLength, " letters");
   }
   for (const char c : name) {
     if (!absl::ascii_isalnum(c) && c != '_' && c != '-') {
-      return source.Error(
-          path, absl::StrCat("is '", name, "'; letters, digits, '_' and '-' are allowed"));
+      return source.Error(path, "is '", name, "'; letters, digits, '_' and '-' are allowed");
     }
   }
   return absl::OkStatus();
@@ -775,12 +748,11 @@ absl::Status CheckHeldOut(const Job& resolved, const JobSource& source, const st
       !data.split().column().empty()) {
     return absl::OkStatus();
   }
-  return source.Error(
-      path,
-      absl::StrCat(resolved.data().has_train()
-                       ? "needs held-out rows: set data.test, or data.split"
-                       : "needs held-out rows: set data.test_path, or data.test_share above 0",
-                   or_else));
+  return source.Error(path,
+                      resolved.data().has_train()
+                          ? "needs held-out rows: set data.test, or data.split"
+                          : "needs held-out rows: set data.test_path, or data.test_share above 0",
+                      or_else);
 }
 
 absl::Status ValidateJob(const Job& resolved, const JobSource& source) {

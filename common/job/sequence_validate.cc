@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -35,9 +34,10 @@ class SequenceValidator {
   }
 
   // Names a feature in an error at `path`: "names 'item', " and what is wrong.
+  template <typename... Parts>
   absl::Status Refuse(const std::string& path, const std::string& name,
-                      const std::string& what) const {
-    return source_.Error(path, absl::StrCat("names '", name, "', ", what));
+                      const Parts&... what) const {
+    return source_.Error(path, "names '", name, "', ", what...);
   }
 
   absl::StatusOr<const Feature*> Find(const std::string& path, const std::string& name) const {
@@ -49,8 +49,7 @@ class SequenceValidator {
       }
       names.push_back(feature.name());
     }
-    return Refuse(path, name,
-                  absl::StrCat("but there is no such feature", DidYouMean(name, names)));
+    return Refuse(path, name, "but there is no such feature", DidYouMean(name, names));
   }
 
   absl::Status CheckLists(int s) const {
@@ -74,9 +73,8 @@ class SequenceValidator {
       }
       if (first == nullptr) first = list;
       const auto refuse = [&](const char* field, const auto& mine, const auto& other) {
-        return Refuse(path, name,
-                      absl::StrCat("whose sequence.", field, " is ", mine, ", but that of '",
-                                   first->name(), "' is ", other, "; they are read together"));
+        return Refuse(path, name, "whose sequence.", field, " is ", mine, ", but that of '",
+                      first->name(), "' is ", other, "; they are read together");
       };
       if (list->sequence().max_length() != first->sequence().max_length()) {
         return refuse("max_length", list->sequence().max_length(), first->sequence().max_length());
@@ -109,10 +107,9 @@ class SequenceValidator {
       for (const Feature& other : job_.feature()) {
         if (IsNumeric(other) || other.has_cross() || other.table() != list->table()) continue;
         if (KeysOf(other) == KeysOf(*list)) continue;
-        return Refuse(path, list->name(),
-                      absl::StrCat("whose keys are made by categorical { ", KeysOf(*list),
-                                   " }, but those of '", other.name(), "' in the same table by { ",
-                                   KeysOf(other), " }: the same value would have two rows"));
+        return Refuse(path, list->name(), "whose keys are made by categorical { ", KeysOf(*list),
+                      " }, but those of '", other.name(), "' in the same table by { ",
+                      KeysOf(other), " }: the same value would have two rows");
       }
     }
     return absl::OkStatus();
@@ -122,11 +119,10 @@ class SequenceValidator {
     const Sequence& sequence = job_.sequence(s);
     if (sequence.then().empty()) return absl::OkStatus();
     if (sequence.then_size() != sequence.of_size()) {
-      return source_.Error(
-          absl::StrCat("sequence[", s, "].then"),
-          absl::StrCat("names ", sequence.then_size(),
-                       sequence.then_size() == 1 ? " feature" : " features", ", and `of` names ",
-                       sequence.of_size(), "; it names one for each, or none"));
+      return source_.Error(absl::StrCat("sequence[", s, "].then"), "names ", sequence.then_size(),
+                           sequence.then_size() == 1 ? " feature" : " features",
+                           ", and `of` names ", sequence.of_size(),
+                           "; it names one for each, or none");
     }
     for (int i = 0; i < sequence.then_size(); ++i) {
       const std::string path = Field(s, "then", i);
@@ -137,10 +133,9 @@ class SequenceValidator {
         return Refuse(path, name, wrong);
       }
       if (last->table() == list->table()) continue;
-      return Refuse(path, name,
-                    absl::StrCat("which reads the table '", last->table(), "', but '", list->name(),
-                                 "' reads '", list->table(), "'; write table: \"", last->table(),
-                                 "\" in one of them"));
+      return Refuse(path, name, "which reads the table '", last->table(), "', but '", list->name(),
+                    "' reads '", list->table(), "'; write table: \"", last->table(),
+                    "\" in one of them");
     }
     return absl::OkStatus();
   }

@@ -155,7 +155,10 @@ class Draft {
   }
 
  private:
-  void Line(const std::string& line) { absl::StrAppend(&text_, line, "\n"); }
+  template <typename... Parts>
+  void Line(const Parts&... parts) {
+    absl::StrAppend(&text_, absl::StrCat(parts...), "\n");
+  }
 
   // A column of times whose rows are not in its order splits them.
   void FindSplit() {
@@ -219,20 +222,19 @@ class Draft {
   }
 
   void AddHead() {
-    Line(absl::StrCat("# Drafted by `thermocline inspect` from ", is_partial_ ? "the first " : "",
-                      FormatCount(figures_.at("rows")), " rows of ", OneLine(paths_[0]),
-                      paths_.size() > 1 ? absl::StrCat(" and ", paths_.size() - 1, " more") : "",
-                      "."));
+    Line("# Drafted by `thermocline inspect` from ", is_partial_ ? "the first " : "",
+         FormatCount(figures_.at("rows")), " rows of ", OneLine(paths_[0]),
+         paths_.size() > 1 ? absl::StrCat(" and ", paths_.size() - 1, " more") : "", ".");
     Line("# It trains as it is; look at what it guessed, and change it:");
     for (const Json& warning : figures_.value("warnings", Json::array())) {
-      Line(absl::StrCat("# WARNING: ", OneLine(warning.get<std::string>())));
+      Line("# WARNING: ", OneLine(warning.get<std::string>()));
     }
     Line("#");
-    Line(absl::StrCat("#   thermocline train ", OneLine(file_)));
-    Line(absl::StrCat("#   thermocline plan ", OneLine(file_)));
+    Line("#   thermocline train ", OneLine(file_));
+    Line("#   thermocline plan ", OneLine(file_));
     std::set<std::string> none;
     const std::string stem = std::filesystem::path(file_).stem().string();
-    Line(absl::StrCat("name: ", Quoted(NameOf(stem, &none))));
+    Line("name: ", Quoted(NameOf(stem, &none)));
     Line("seed: 1\n");
   }
 
@@ -252,11 +254,11 @@ class Draft {
     const auto bad = figures_.at("malformed_rows").get<uint64_t>();
     const uint64_t unlabelled = RowsWithout(Labels()).first;
     if (bad + unlabelled == 0) return;
-    Line(absl::StrCat("  max_bad_lines: ", 2 * (bad + unlabelled) + 10, "  # found: ", bad,
-                      " malformed, ", unlabelled, " without a label",
-                      figures_.contains("first_malformed")
-                          ? absl::StrCat("; ", OneLine(FigureText(figures_, "first_malformed")))
-                          : ""));
+    Line("  max_bad_lines: ", 2 * (bad + unlabelled) + 10, "  # found: ", bad, " malformed, ",
+         unlabelled, " without a label",
+         figures_.contains("first_malformed")
+             ? absl::StrCat("; ", OneLine(FigureText(figures_, "first_malformed")))
+             : "");
   }
 
   // The labels that the job names. `mmoe` and `ple` learn all, the others the first; npy has all.
@@ -283,12 +285,12 @@ class Draft {
 
   void AddData() {
     Line("data {\n  train {");
-    for (const std::string& path : paths_) Line(absl::StrCat("    path: ", Quoted(path)));
+    for (const std::string& path : paths_) Line("    path: ", Quoted(path));
     const std::string format = FigureText(figures_, "format");
-    format == "csv" ? AddCsv() : Line(absl::StrCat("    ", format, " {}"));
+    format == "csv" ? AddCsv() : Line("    ", format, " {}");
     Line("  }");
-    if (is_npy_) Line(absl::StrCat("  num_dense: ", numeric_));
-    if (!ListsFeatures()) Line(absl::StrCat("  num_categorical: ", categorical_));
+    if (is_npy_) Line("  num_dense: ", numeric_);
+    if (!ListsFeatures()) Line("  num_categorical: ", categorical_);
     if (!figures_.value("has_test_rows", false)) AddSplit();
     AddLabels();
     AddBadLines();
@@ -303,7 +305,7 @@ class Draft {
     const bool has_header = figures_.at("header").get<bool>();
     Line("    csv {");
     if (figures_.at("separator") != ",") {
-      Line(absl::StrCat("      separator: ", Quoted(FigureText(figures_, "separator"))));
+      Line("      separator: ", Quoted(FigureText(figures_, "separator")));
     }
     if (!figures_.at("quotes").get<bool>()) Line("      quotes: false");
     if (has_header) {
@@ -313,7 +315,7 @@ class Draft {
       for (const Json& column : figures_.at("columns")) {
         if (!column.contains("from_folder")) names.push_back(Quoted(FigureText(column, "name")));
       }
-      Line(absl::StrCat("      column: [", absl::StrJoin(names, ", "), "]"));
+      Line("      column: [", absl::StrJoin(names, ", "), "]");
     }
     Line("    }");
   }
@@ -321,19 +323,19 @@ class Draft {
   void AddSplit() {
     if (split_ != nullptr) {
       const Json& time = split_->at("time");
-      Line(absl::StrCat("  # The rows are not in the order of time: the latest ",
-                        Percent(Figure(time, "test_share")), " are held out."));
-      Line(absl::StrCat("  split { column: ", Quoted(FigureText(*split_, "name")),
-                        " test_from: ", Quoted(FigureText(time, "test_from")), " }"));
-      Line(absl::StrCat("  # or the last rows, wherever they are in time: split { last_share: ",
-                        kTestShare, " }"));
+      Line("  # The rows are not in the order of time: the latest ",
+           Percent(Figure(time, "test_share")), " are held out.");
+      Line("  split { column: ", Quoted(FigureText(*split_, "name")),
+           " test_from: ", Quoted(FigureText(time, "test_from")), " }");
+      Line("  # or the last rows, wherever they are in time: split { last_share: ", kTestShare,
+           " }");
       return;
     }
-    Line(absl::StrCat("  split { last_share: ", kTestShare, " }  # the last rows are held out",
-                      time_ != nullptr ? ", which are the latest" : ""));
+    Line("  split { last_share: ", kTestShare, " }  # the last rows are held out",
+         time_ != nullptr ? ", which are the latest" : "");
     if (time_ != nullptr) {
-      Line(absl::StrCat("  # or by time: split { column: ", Quoted(FigureText(*time_, "name")),
-                        " test_from: ", Quoted(FigureText(time_->at("time"), "test_from")), " }"));
+      Line("  # or by time: split { column: ", Quoted(FigureText(*time_, "name")),
+           " test_from: ", Quoted(FigureText(time_->at("time"), "test_from")), " }");
     }
   }
 
@@ -358,11 +360,11 @@ class Draft {
     if (has_texts) absl::StrAppend(&line, " positive: [", absl::StrJoin(positive, ", "), "]");
     const bool may_be_missing = labels.size() > 1 && RowsWithout(labels).second;
     if (may_be_missing) absl::StrAppend(&line, " may_be_missing: true");
-    Line(absl::StrCat(line, " }  # ", absl::StrJoin(reasons, "; ")));
+    Line(line, " }  # ", absl::StrJoin(reasons, "; "));
     for (const Json& label : LabelsOf(figures_)) {
       const std::string name = FigureText(label, "column");
       if (std::count(columns.begin(), columns.end(), Quoted(name)) > 0) continue;
-      Line(absl::StrCat("  # ", OneLine(name), " is a label, too; mmoe and ple learn several."));
+      Line("  # ", OneLine(name), " is a label, too; mmoe and ple learn several.");
     }
   }
 
@@ -400,8 +402,8 @@ class Draft {
       const std::string why = WhyLeftOut(column);
       if (why.empty()) continue;
       const std::string name = FigureText(column, "name");
-      Line(absl::StrCat("# Left out: ", name.empty() ? "the column without a name" : OneLine(name),
-                        ", ", why, "."));
+      Line("# Left out: ", name.empty() ? "the column without a name" : OneLine(name), ", ", why,
+           ".");
     }
     Line("");
   }
@@ -421,7 +423,7 @@ class Draft {
     const std::string own_name =
         name == column && !is_npy_ ? "" : absl::StrCat("name: ", Quoted(name), " ");
     const std::string own_column = is_npy_ ? "" : absl::StrCat("column: ", Quoted(column), " ");
-    Line(absl::StrCat("feature { ", own_name, own_column, what, what.empty() ? "}" : " }"));
+    Line("feature { ", own_name, own_column, what, what.empty() ? "}" : " }");
   }
 
   std::string MissingOf(const Json& column) const {
@@ -435,10 +437,9 @@ class Draft {
     const double mean = Figure(numbers, is_skewed ? "log1p_mean" : "mean");
     const double std = Figure(numbers, is_skewed ? "log1p_std" : "std");
     const std::string own = FigureText(column, "name");
-    Line(absl::StrCat("# ", OneLine(own), ": ", FigureText(column, "type"), ", ",
-                      Short(Figure(numbers, "min")), " to ", Short(Figure(numbers, "max")),
-                      is_skewed ? ", skewed" : "", MissingOf(column), "; ",
-                      FigureText(column, "use_why")));
+    Line("# ", OneLine(own), ": ", FigureText(column, "type"), ", ", Short(Figure(numbers, "min")),
+         " to ", Short(Figure(numbers, "max")), is_skewed ? ", skewed" : "", MissingOf(column),
+         "; ", FigureText(column, "use_why"));
     std::string what = "numeric {";
     if (column.at("missing") > 0 || is_partial_) {
       // A missing number counts as an average one.
@@ -507,9 +508,8 @@ class Draft {
       then.push_back(Quoted(feature_names_.at(history.own)));
     }
     Line("# Read step by step, if these lists have one length in each row.");
-    Line(absl::StrCat(
-        "sequence { name: \"history\" of: [", absl::StrJoin(of, ", "), "]",
-        model_ == "din" ? "" : absl::StrCat(" then: [", absl::StrJoin(then, ", "), "]"), " }"));
+    Line("sequence { name: \"history\" of: [", absl::StrJoin(of, ", "), "]",
+         model_ == "din" ? "" : absl::StrCat(" then: [", absl::StrJoin(then, ", "), "]"), " }");
   }
 
   // A column whose name is no feature's has a stanza of its own.
@@ -560,8 +560,8 @@ class Draft {
     } else if (is_npy_) {
       for (const std::string& name : names) AddFeature(name, name, group_what_);
     } else {
-      Line(absl::StrCat("feature {\n  column: [", absl::StrJoin(WithRanges(names), ", "), "]\n  ",
-                        group_what_, "\n}"));
+      Line("feature {\n  column: [", absl::StrJoin(WithRanges(names), ", "), "]\n  ", group_what_,
+           "\n}");
     }
     group_.clear();
   }
@@ -570,9 +570,8 @@ class Draft {
     EndGroup();
     const Json& time = column.at("time");
     const std::string own = FigureText(column, "name");
-    Line(absl::StrCat("# ", OneLine(own), ": time, ", FigureText(time, "form"), ", ",
-                      FigureText(time, "first"), " to ", FigureText(time, "last"),
-                      "; the hour of the day"));
+    Line("# ", OneLine(own), ": time, ", FigureText(time, "form"), ", ", FigureText(time, "first"),
+         " to ", FigureText(time, "last"), "; the hour of the day");
     AddFeature(own, name,
                absl::StrCat("categorical { substring { start: ", time.at("hour_start").get<int>(),
                             " length: 2 } }"));
@@ -591,11 +590,11 @@ class Draft {
                : "# A table may have a dim of its own: table { name: ... settings { dim: 8 } }.");
     }
     Line("default_table {");
-    Line(absl::StrCat("  dim: ", figures_.at("dim").get<int>()));
+    Line("  dim: ", figures_.at("dim").get<int>());
     Line("  init_scale: 0.03\n  optimizer { adagrad {} }\n}\n");
     AddStanza();
     Line("train {");
-    Line(absl::StrCat("  batch_size: ", batch));
+    Line("  batch_size: ", batch);
     Line("  learning_rate { base: 0.02 }  # try 0.01 and 0.05, too\n}\n");
     Line(
         "# A checkpoint of the trained model, in the run directory; `every_steps: 1000` writes "
@@ -623,9 +622,8 @@ class Draft {
     } else if (model_ == "mmoe" || model_ == "ple") {
       Line(model_ == "mmoe" ? "  experts: 4" : "  shared_experts: 2\n  task_experts: 2");
       Line("  expert: [128, 64]");
-      Line(absl::StrCat("  tower: [64]  # ", Labels().size() > 1
-                                                 ? "for each label"
-                                                 : "for each label: --label a,b has several"));
+      Line("  tower: [64]  # ",
+           Labels().size() > 1 ? "for each label" : "for each label: --label a,b has several");
     } else {
       if (model_ == "dcnv2") AddCross();
       if (model_ == "din") Line("  attention: [36]");

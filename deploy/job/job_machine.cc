@@ -32,8 +32,7 @@ std::vector<JobAction> JobMachine::Begin(absl::Duration now) {
   for (const std::string& notice : options_.notices) Tell(notice);
   if (options_.is_resumed) {
     Do(action::ReportStart{"resume", absl::StrJoin(options_.notices, "; "), start});
-    Tell(
-        absl::StrCat("resuming at ", WhereItBegins(start), " (generation ", start.generation, ")"));
+    Tell("resuming at ", WhereItBegins(start), " (generation ", start.generation, ")");
   }
   Open(start);
   return Take(now, event::Tick{});
@@ -189,7 +188,7 @@ void JobMachine::On(const event::NotStarted& failed) {
       absl::StrCat("can't be started", is_again ? " again" : "", ": ", failed.why.message());
   process->end = ProcessEnd{std::nullopt, how, how};
   if (!IsRunning()) return;
-  Tell(absl::StrCat(failed.id.Name(), " ", how));
+  Tell(failed.id.Name(), " ", how);
   Settle();
 }
 
@@ -264,7 +263,7 @@ void JobMachine::OnServerEnd(size_t index) {
   const std::string name = ProcessName(ProcessRole::kServer, index);
   const std::string end = absl::StrCat(name, " ", server.end->how);
   if (!decision.restart) {
-    Tell(absl::StrCat(end, "; not started again: ", decision.why_not));
+    Tell(end, "; not started again: ", decision.why_not);
     if (decision.is_exhausted) {
       Do(action::ReportLimit{"cluster.max_server_restarts", end,
                              options_.job.cluster().max_server_restarts()});
@@ -276,10 +275,10 @@ void JobMachine::OnServerEnd(size_t index) {
   server.is_configured = false;
   server.start_at = now_ + decision.delay;
   Do(action::ReportRestart{name, server.end->how});
-  Tell(absl::StrCat(end, "; started again",
-                    decision.delay > absl::ZeroDuration()
-                        ? absl::StrCat(" in ", absl::FormatDuration(decision.delay))
-                        : ""));
+  Tell(end, "; started again",
+       decision.delay > absl::ZeroDuration()
+           ? absl::StrCat(" in ", absl::FormatDuration(decision.delay))
+           : "");
 }
 
 void JobMachine::StartDueServers() {
@@ -428,13 +427,13 @@ void JobMachine::On(const event::HostUp& up) {
     On(event::HostLost{host.name, before->nonce, "its agent was started again"});
   }
   if (hosts_.Add(host) && stage_ > Stage::kWaitingForHosts) {
-    Tell(absl::StrCat("host ", host.name, " came; it is used from the next generation on"));
+    Tell("host ", host.name, " came; it is used from the next generation on");
   }
 }
 
 void JobMachine::On(const event::HostLost& lost) {
   if (!hosts_.Lose(lost.name, lost.nonce, lost.why)) return;
-  Tell(absl::StrCat("host ", lost.name, " is lost: ", lost.why));
+  Tell("host ", lost.name, " is lost: ", lost.why);
   // Ends of processes while the others are stopped have no meaning.
   if (!IsRunning() && stage_ != Stage::kSettling) return;
   GenerationState& g = generation_;
@@ -468,7 +467,7 @@ void JobMachine::WaitForHosts() {
   generation_.hosts_deadline = now_ + absl::Seconds(options_.job.cluster().host_wait_s());
   LookAtHosts();
   if (stage_ != Stage::kWaitingForHosts) return;
-  Tell(absl::StrCat("waiting for hosts; there so far: ", hosts_.Describe()));
+  Tell("waiting for hosts; there so far: ", hosts_.Describe());
 }
 
 // The first time all hosts that the user asked for take part. Later those that are left do, unless
@@ -495,8 +494,8 @@ void JobMachine::LookAtHosts() {
   const bool is_over = now_ >= generation_.hosts_deadline;
   if (placement.ok() && (usable.size() >= wanted || (!is_first && is_over))) {
     if (usable.size() < wanted) {
-      Tell(absl::StrCat(usable.size(), " of ", wanted, " hosts are there", waited,
-                        "; going on without the others"));
+      Tell(usable.size(), " of ", wanted, " hosts are there", waited,
+           "; going on without the others");
     }
     placed_.clear();
     for (const Host& host : usable) {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/hash.h"
 #include "common/base/ids.h"
@@ -194,7 +195,10 @@ class JobMachine {
   GenerationStart NextStart() const;
 
   void Do(JobAction action) { actions_.push_back(std::move(action)); }
-  void Tell(std::string text) { Do(action::Tell{std::move(text)}); }
+  template <typename... Parts>
+  void Tell(const Parts&... parts) {
+    Do(action::Tell{absl::StrCat(parts...)});
+  }
   bool IsOurs(uint64_t generation) const { return generation == generation_.start.generation; }
   bool IsRunning() const { return stage_ < Stage::kWritingResult; }
   bool IsConfiguredOnce() const;

@@ -141,8 +141,8 @@ bool JobMachine::MakesLastCheckpoint(const event::UserStop& stop) {
   if (g.checkpoints->finished()) return false;  // The last step has its checkpoint.
   const bool has_trained = std::max(g.reported, g.stall.reached()) >= g.start.first_step();
   if (!has_trained && !IsAwaitedByHosts()) return false;
-  Tell(absl::StrCat(stop.how, ": writing a checkpoint",
-                    stop.by_engine ? "" : "; Ctrl-C again ends the job without it"));
+  Tell(stop.how, ": writing a checkpoint",
+       stop.by_engine ? "" : "; Ctrl-C again ends the job without it");
   g.checkpoints->clients().Add(kLastRequest);
   return true;
 }
@@ -287,7 +287,7 @@ bool JobMachine::MayGoBack(const Cause& cause, GenerationOutcome* outcome) {
   };
   if (!budgets_.rollbacks.Spend(reached_)) {
     const uint32_t limit = budgets_.rollbacks.limit();
-    Tell(absl::StrCat(cause.reason, "; not going back: checkpoint.max_rollbacks is ", limit));
+    Tell(cause.reason, "; not going back: checkpoint.max_rollbacks is ", limit);
     Do(action::ReportLimit{"checkpoint.max_rollbacks", cause.reason, limit});
     return false;
   }
@@ -305,7 +305,7 @@ bool JobMachine::MayGoBack(const Cause& cause, GenerationOutcome* outcome) {
     const std::string why =
         absl::StrCat("the script failed twice before the job had got past step ",
                      budgets_.scripts.spent().steps());
-    Tell(absl::StrCat(cause.reason, "; not going back: ", why));
+    Tell(cause.reason, "; not going back: ", why);
     Do(action::ReportLimit{"worker", cause.reason, budgets_.scripts.limit()});
     add_to_status(why);
     outcome->what = GenerationOutcome::What::kFailed;
@@ -320,16 +320,14 @@ GenerationOutcome JobMachine::DetermineOutcome() {
   GenerationOutcome outcome;
   outcome.what = cause.what;
   outcome.status = StatusOfEnd(cause);
-  outcome.failure_reason = cause.reason;
   if (cause.reason.empty() || !writes_checkpoints_ || !MayGoBack(cause, &outcome)) return outcome;
   outcome.goes_back = true;
   outcome.next = NextStart();
   Do(action::ReportStart{"rollback", cause.reason, outcome.next, cause.process});
   const GenerationStart& next = outcome.next;
-  Tell(absl::StrCat(
-      cause.reason, "; going back to ",
-      next.base.empty() ? "the beginning" : absl::StrCat("step ", next.first_step().value()),
-      " (generation ", next.generation, ")"));
+  Tell(cause.reason, "; going back to ",
+       next.base.empty() ? "the beginning" : absl::StrCat("step ", next.first_step().value()),
+       " (generation ", next.generation, ")");
   return outcome;
 }
 

@@ -111,10 +111,10 @@ void JobMachine::Look(const event::StatusAnswered& answered) {
 // Says once what keeps a stopped job from its last checkpoint.
 void JobMachine::ReportLastWait(absl::Duration last_advance) {
   if (std::exchange(is_last_wait_told_, true)) return;
-  Tell(absl::StrCat("nothing has advanced for ", absl::ToInt64Seconds(now_ - last_advance),
-                    "s: ", generation_.stall.WhoIsWaitedFor(generation_.processes.RunningWorkers()),
-                    "; if that stays so, the job ends without the checkpoint in ",
-                    absl::ToInt64Seconds(last_request_by_ - now_), "s"));
+  Tell("nothing has advanced for ", absl::ToInt64Seconds(now_ - last_advance),
+       "s: ", generation_.stall.WhoIsWaitedFor(generation_.processes.RunningWorkers()),
+       "; if that stays so, the job ends without the checkpoint in ",
+       absl::ToInt64Seconds(last_request_by_ - now_), "s");
 }
 
 void JobMachine::ReportFullDisks(const std::vector<ServerReport>& reports) {
@@ -123,10 +123,10 @@ void JobMachine::ReportFullDisks(const std::vector<ServerReport>& reports) {
     const std::string& full = reports[i].stats->push_log_full();
     if (full.empty() != generation_.full_disks[i].empty()) {
       const std::string host = generation_.placement.HostOf(ProcessRole::kServer, i);
-      Tell(absl::StrCat(
-          ProcessName(ProcessRole::kServer, i), host.empty() ? "" : absl::StrCat(" on host ", host),
-          full.empty() ? " has room for its push log again; the job goes on"
-                       : absl::StrCat(": ", full, "; the job waits until there is room")));
+      Tell(ProcessName(ProcessRole::kServer, i),
+           host.empty() ? "" : absl::StrCat(" on host ", host),
+           full.empty() ? " has room for its push log again; the job goes on"
+                        : absl::StrCat(": ", full, "; the job waits until there is room"));
     }
     generation_.full_disks[i] = full;
   }
