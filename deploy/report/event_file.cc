@@ -21,7 +21,8 @@ using Json = nlohmann::ordered_json;
 using tensorboard::Event;
 using tensorboard::Summary;
 
-// A figure of a line, and its tag. `field` may name a field of an object: "cache/hit_rate".
+// A figure of a line, and its tag. `field` may name a field of an object: "cache/hit_rate". Of what
+// a line says of each of several tasks, the tag is followed by '/' and the task's label.
 struct Scalar {
   const char* event;
   const char* field;
@@ -55,16 +56,6 @@ constexpr Scalar kScalars[] = {
     {"checkpoint", "bytes", "checkpoint/bytes"},
     {"checkpoint", "write_s", "checkpoint/write_seconds"},
     {"checkpoint", "pause_s", "checkpoint/pause_seconds"},
-};
-// What lines say of each of several tasks; the tag is followed by '/' and the task's label.
-constexpr Scalar kTaskScalars[] = {
-    {"progress", "loss", "train/loss"},
-    {"progress", "auc", "train/auc"},
-    {"eval", "auc", "eval/auc"},
-    {"eval", "logloss", "eval/logloss"},
-    {"eval", "gauc", "eval/gauc"},
-    {"eval", "normalized_entropy", "eval/normalized_entropy"},
-    {"eval", "calibration", "eval/calibration"},
 };
 // The tag of a stage is this and the stage's name: "stage_us/wait for rows".
 constexpr char kStages[] = "stages_us_per_step", kStageTag[] = "stage_us/";
@@ -153,18 +144,16 @@ absl::Status EventFile::Append(const Json& line, absl::Time now) {
     return Write(event);
   }
   Summary* summary = event.mutable_summary();
-  for (const Scalar& scalar : kScalars) {
-    if (name != scalar.event) continue;
-    if (const auto figure = FigureAt(line, scalar.field)) Add(scalar.tag, *figure, summary);
-  }
-  ForEachTask(line, [&](const std::string& label, const Json& task) {
-    for (const Scalar& scalar : kTaskScalars) {
-      const auto figure = FigureAt(task, scalar.field);
-      if (name == scalar.event && figure) {
-        Add(absl::StrCat(scalar.tag, "/", label), *figure, summary);
-      }
+  const auto add_all = [&](const Json& figures, const std::string& tag_end) {
+    for (const Scalar& scalar : kScalars) {
+      if (name != scalar.event) continue;
+      const auto figure = FigureAt(figures, scalar.field);
+      if (figure) Add(scalar.tag + tag_end, *figure, summary);
     }
-  });
+  };
+  add_all(line, "");
+  ForEachTask(line,
+              [&](const std::string& label, const Json& task) { add_all(task, "/" + label); });
   if (const auto own = FigureAt(line, "own_metric");
       own && name == "eval" && !own_metric_.empty()) {
     Add(absl::StrCat(kOwnTag, own_metric_), *own, summary);

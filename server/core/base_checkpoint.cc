@@ -267,6 +267,20 @@ absl::Status LoadInitTable(MergedRows* rows, const TableLayout& there, TableId h
   }
 }
 
+// Runs load(i) for each i below `n`, on so many threads. After an error what has not begun is left
+// out. Returns the first error.
+absl::Status LoadAll(size_t n, int num_threads, absl::FunctionRef<absl::Status(size_t i)> load) {
+  std::vector<absl::Status> loaded(n);
+  std::atomic<bool> failed{false};
+  ThreadPool(num_threads).ParallelFor(static_cast<int64_t>(n), [&](int64_t i, int) {
+    if (failed.load()) return;
+    loaded[i] = load(static_cast<size_t>(i));
+    if (!loaded[i].ok()) failed.store(true);
+  });
+  for (const absl::Status& status : loaded) RETURN_IF_ERROR(status);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<CheckpointManifest> ReadBaseManifest(Disk* disk, const ServerConfig& config) {
@@ -308,22 +322,15 @@ absl::Status LoadBaseRows(Disk* disk, const ServerConfig& config, const Checkpoi
   RETURN_IF_ERROR(ReserveRows(disk, config, base, wanted, tables));
   const std::vector<RangeOfShard> ranges = RangesOf(base, wanted, num_threads);
   std::vector<uint64_t> rows_read(ranges.size());
-  std::vector<absl::Status> loaded(ranges.size());
-  std::atomic<bool> failed{false};
   Loading loading(tables, progress);
-  ThreadPool(num_threads).ParallelFor(static_cast<int64_t>(ranges.size()), [&](int64_t i, int) {
-    if (failed.load()) return;
-    loaded[i] = [&]() -> absl::Status {
-      ASSIGN_OR_RETURN(const std::unique_ptr<MergedRows> rows,
-                       MergedRows::Open(disk, config.checkpoint_directory, base, ranges[i].shard,
-                                        ranges[i].partitions));
-      RETURN_IF_ERROR(LoadRange(rows.get(), &loading));
-      rows_read[i] = rows->rows_read();
-      return absl::OkStatus();
-    }();
-    if (!loaded[i].ok()) failed.store(true);
-  });
-  for (const absl::Status& status : loaded) RETURN_IF_ERROR(status);
+  RETURN_IF_ERROR(LoadAll(ranges.size(), num_threads, [&](size_t i) -> absl::Status {
+    ASSIGN_OR_RETURN(const std::unique_ptr<MergedRows> rows,
+                     MergedRows::Open(disk, config.checkpoint_directory, base, ranges[i].shard,
+                                      ranges[i].partitions));
+    RETURN_IF_ERROR(LoadRange(rows.get(), &loading));
+    rows_read[i] = rows->rows_read();
+    return absl::OkStatus();
+  }));
   for (const TableLayout& saved : TablesOf(base)) {
     const Step step(base.step());
     tables->at(tables->Find(saved.id)).table.Forget(step, saved.OldestKept(step));
@@ -370,19 +377,14 @@ absl::Status LoadInitRows(Disk* disk, const ServerConfig& config, const Checkpoi
       pieces.push_back({table, range});
     }
   }
-  std::vector<absl::Status> loaded(pieces.size());
   Loading loading(tables, progress);
-  ThreadPool(num_threads).ParallelFor(static_cast<int64_t>(pieces.size()), [&](int64_t i, int) {
-    loaded[i] = [&]() -> absl::Status {
-      ASSIGN_OR_RETURN(const std::unique_ptr<MergedRows> rows,
-                       MergedRows::Open(disk, config.init_directory, init, pieces[i].range.shard,
-                                        pieces[i].range.partitions));
-      const InitTable& table = pieces[i].table;
-      return LoadInitTable(rows.get(), table.there, table.here, config, &loading);
-    }();
+  return LoadAll(pieces.size(), num_threads, [&](size_t i) -> absl::Status {
+    const auto& [table, range] = pieces[i];
+    ASSIGN_OR_RETURN(
+        const std::unique_ptr<MergedRows> rows,
+        MergedRows::Open(disk, config.init_directory, init, range.shard, range.partitions));
+    return LoadInitTable(rows.get(), table.there, table.here, config, &loading);
   });
-  for (const absl::Status& status : loaded) RETURN_IF_ERROR(status);
-  return absl::OkStatus();
 }
 
 }  // namespace thermocline
