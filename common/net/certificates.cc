@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
+#include "common/base/write_all.h"
 #include "common/net/host_port.h"
 #include "common/net/x509.h"
 
@@ -331,13 +332,7 @@ absl::Status WritePrivateFile(const std::string& path, absl::string_view text, b
   if (fd < 0 && errno == EEXIST) {
     return absl::AlreadyExistsError(absl::StrCat("'", path, "' is there already"));
   }
-  bool written = fd >= 0;
-  for (absl::string_view rest = text; written && !rest.empty();) {
-    const ssize_t bytes = write(fd, rest.data(), rest.size());
-    written = bytes > 0;
-    if (written) rest.remove_prefix(static_cast<size_t>(bytes));
-  }
-  int error = written ? 0 : errno;
+  int error = fd >= 0 && WriteAll(fd, text) ? 0 : errno;
   if (fd >= 0 && close(fd) != 0 && error == 0) error = errno;
   if (error == 0 && replaces && rename(target.c_str(), path.c_str()) != 0) error = errno;
   if (error == 0) return absl::OkStatus();

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
+#include "common/base/write_all.h"
 #include "common/disk/file_list.h"
 #include "common/job/job_loader.h"
 #include "common/model/presets.h"
@@ -71,16 +72,10 @@ absl::Status WriteNew(const std::string& path, const std::string& text) {
     return absl::InvalidArgumentError(
         absl::StrCat("can't write '", path, "': ", std::strerror(errno)));
   }
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t n = write(fd, text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
-    done += static_cast<size_t>(n);
-  }
-  const bool is_whole = close(fd) == 0 && done == text.size();
-  if (is_whole) return absl::OkStatus();
-  const std::string why = std::strerror(errno);
+  int error = WriteAll(fd, text) ? 0 : errno;
+  if (close(fd) != 0 && error == 0) error = errno;
+  if (error == 0) return absl::OkStatus();
+  const std::string why = std::strerror(error);
   unlink(path.c_str());
   return absl::UnavailableError(absl::StrCat("can't write '", path, "': ", why));
 }

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
+#include "common/base/write_all.h"
 #include "common/process/child_process.h"
 #include "deploy/report/summary.h"
 
@@ -26,14 +27,8 @@ constexpr absl::Duration kPollPeriod = absl::Milliseconds(100);
 // A file in memory, which children inherit by its number.
 class MemoryFile {
  public:
-  explicit MemoryFile(absl::string_view text) : fd_(MakeMemoryFile("thermocline")) {
-    while (fd_ >= 0 && !text.empty()) {
-      const ssize_t written = write(fd_, text.data(), text.size());
-      if (written <= 0) break;
-      text.remove_prefix(static_cast<size_t>(written));
-    }
-    is_whole_ = fd_ >= 0 && text.empty();
-  }
+  explicit MemoryFile(absl::string_view text)
+      : fd_(MakeMemoryFile("thermocline")), is_whole_(fd_ >= 0 && WriteAll(fd_, text)) {}
   ~MemoryFile() {
     if (fd_ >= 0) close(fd_);
   }
@@ -45,7 +40,7 @@ class MemoryFile {
 
  private:
   const int fd_;
-  bool is_whole_ = false;
+  const bool is_whole_;
 };
 
 // How a program ended that said nothing of it, with the end of its log.

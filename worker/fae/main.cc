@@ -20,9 +20,9 @@
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/base/thread_pool.h"
-#include "common/base/timing.h"
 #include "common/job/job_data.h"
 #include "common/job/job_loader.h"
+#include "common/json/report_lines.h"
 #include "worker/fae/pack_identity.h"
 #include "worker/fae/packing.h"
 
@@ -39,8 +39,6 @@ namespace thermocline {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr absl::Duration kReportPeriod = absl::Milliseconds(200);
 
 std::atomic<bool> cancelled{false};
 std::atomic<bool> has_file{false};
@@ -61,19 +59,6 @@ void WatchSignals() {
   struct sigaction ignored = {};
   ignored.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignored, nullptr);
-}
-
-void WriteLine(const Json& json) {
-  const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  for (size_t done = 0; done < line.size();) {
-    const ssize_t n =
-        write(absl::GetFlag(FLAGS_progress_fd), line.data() + done, line.size() - done);
-    if (n <= 0) {
-      cancelled = true;
-      return;
-    }
-    done += static_cast<size_t>(n);
-  }
 }
 
 absl::StatusOr<CalibrationGrid> ReadGrid(const Job& job) {
@@ -115,8 +100,10 @@ absl::StatusOr<Json> DoWork(const PackingOptions& options) {
 }
 
 int Run() {
-  const Stopwatch watch;
-  absl::Duration next = kReportPeriod;
+  ReportLines lines(absl::GetFlag(FLAGS_progress_fd));
+  const auto write = [&](const Json& line) {
+    if (!lines.Write(line)) cancelled = true;
+  };
   PosixDisk disk;
   PackingOptions options;
   options.disk = &disk;
@@ -125,27 +112,26 @@ int Run() {
   options.cancelled = &cancelled;
   options.has_file = &has_file;
   options.on_progress = [&](const PackingProgress& progress) {
-    if (watch.Elapsed() < next) return;
-    next = watch.Elapsed() + kReportPeriod;
-    WriteLine({{"event", "progress"},
-               {"activity", std::string(progress.activity)},
-               {"rows", progress.rows},
-               {"fraction", progress.fraction},
-               {"seconds", absl::ToDoubleSeconds(progress.elapsed)}});
+    if (!lines.IsProgressDue()) return;
+    write({{"event", "progress"},
+           {"activity", std::string(progress.activity)},
+           {"rows", progress.rows},
+           {"fraction", progress.fraction},
+           {"seconds", absl::ToDoubleSeconds(progress.elapsed)}});
   };
-  options.on_warning = [](absl::string_view text) {
-    WriteLine({{"event", "warning"}, {"text", std::string(text)}});
+  options.on_warning = [&](absl::string_view text) {
+    write({{"event", "warning"}, {"text", std::string(text)}});
   };
   const absl::StatusOr<Json> found = DoWork(options);
   if (!found.ok()) {
-    WriteLine({{"event", "failed"}, {"message", std::string(found.status().message())}});
+    lines.WriteFailure(found.status());
     const absl::Status& status = found.status();
     const bool is_input = absl::IsInvalidArgument(status) || absl::IsNotFound(status);
     return is_input ? kExitUsage : kExitFailed;
   }
   Json line = {{"event", "done"}};
   line.update(*found);
-  WriteLine(line);
+  write(line);
   return kExitDone;
 }
 

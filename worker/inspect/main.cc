@@ -4,7 +4,6 @@
 // Reports to the file descriptor --progress_fd as deploy/processes/reporting_program.h reads it;
 // the last line has the figures: {"event": "done", "figures": {...}}.
 #include <google/protobuf/text_format.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <string>
@@ -15,7 +14,7 @@
 #include "common/base/process.h"
 #include "common/base/process_limits.h"
 #include "common/base/thread_pool.h"
-#include "common/base/timing.h"
+#include "common/json/report_lines.h"
 #include "worker/inspect/data_inspection.h"
 
 ABSL_FLAG(int32_t, progress_fd, 1, "Write JSON lines to this file descriptor");
@@ -33,26 +32,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr absl::Duration kReportPeriod = absl::Milliseconds(100);
-
-// Returns false if the reader is gone.
-bool WriteLine(const Json& json) {
-  const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  size_t done = 0;
-  while (done < line.size()) {
-    const ssize_t n =
-        write(absl::GetFlag(FLAGS_progress_fd), line.data() + done, line.size() - done);
-    if (n <= 0) return false;
-    done += static_cast<size_t>(n);
-  }
-  return true;
-}
-
 int Run(const std::vector<std::string>& paths) {
+  ReportLines lines(absl::GetFlag(FLAGS_progress_fd));
   InspectionOptions options;
   options.paths = paths;
   if (!google::protobuf::TextFormat::ParseFromString(absl::GetFlag(FLAGS_s3), &options.s3)) {
-    WriteLine({{"event", "failed"}, {"message", "--s3 is not data.s3 of a job"}});
+    lines.WriteFailure(absl::InvalidArgumentError("--s3 is not data.s3 of a job"));
     return kExitUsage;
   }
   options.max_rows = absl::GetFlag(FLAGS_rows);
@@ -65,20 +50,15 @@ int Run(const std::vector<std::string>& paths) {
   if (!absl::GetFlag(FLAGS_counted).empty()) {
     options.counted = absl::StrSplit(absl::GetFlag(FLAGS_counted), ',');
   }
-  const Stopwatch watch;
-  absl::Duration next = kReportPeriod;
   const auto figures = InspectData(options, [&](int64_t rows, double share) {
-    if (watch.Elapsed() < next) return;
-    next = watch.Elapsed() + kReportPeriod;
-    WriteLine({{"event", "progress"},
-               {"rows", rows},
-               {"fraction", share},
-               {"seconds", absl::ToDoubleSeconds(watch.Elapsed())}});
+    if (!lines.IsProgressDue()) return;
+    lines.Write(Json{
+        {"event", "progress"}, {"rows", rows}, {"fraction", share}, {"seconds", lines.Seconds()}});
   });
   if (figures.ok()) {
-    return WriteLine({{"event", "done"}, {"figures", *figures}}) ? kExitDone : kExitFailed;
+    return lines.Write(Json{{"event", "done"}, {"figures", *figures}}) ? kExitDone : kExitFailed;
   }
-  WriteLine({{"event", "failed"}, {"message", std::string(figures.status().message())}});
+  lines.WriteFailure(figures.status());
   // The log itself can't be used as it is, or could not be read.
   return absl::IsUnavailable(figures.status()) || absl::IsDataLoss(figures.status()) ? kExitFailed
                                                                                      : kExitUsage;

@@ -1,8 +1,6 @@
 // thermocline-predict: scores rows with a checkpoint and writes the scores to a file. The launcher
 // starts it (`thermocline predict`) with a resolved job file whose held-out rows are the rows to
 // score.
-#include <unistd.h>
-
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,15 +9,14 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/time/time.h"
 #include "common/base/process.h"
 #include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
-#include "common/base/timing.h"
 #include "common/checkpoint/checkpoint_store.h"
 #include "common/disk/disk.h"
 #include "common/job/job_data.h"
 #include "common/job/job_loader.h"
+#include "common/json/report_lines.h"
 #include "worker/data/dataset.h"
 #include "worker/predict/predictor.h"
 #include "worker/predict/score_file.h"
@@ -39,22 +36,9 @@ ABSL_FLAG(int32_t, progress_fd, -1, "Write progress as JSON lines to this file d
 namespace thermocline {
 namespace {
 
-constexpr absl::Duration kProgressPeriod = absl::Milliseconds(200);
+using Json = nlohmann::json;
 
-// If its reader is gone, SIGPIPE ends the program.
-void WriteLine(const nlohmann::json& json) {
-  const int fd = absl::GetFlag(FLAGS_progress_fd);
-  if (fd < 0) return;
-  const std::string line =
-      json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  for (size_t written = 0; written < line.size();) {
-    const ssize_t got = write(fd, line.data() + written, line.size() - written);
-    if (got <= 0) return;
-    written += static_cast<size_t>(got);
-  }
-}
-
-absl::StatusOr<PredictResult> ScoreAll(const Job& job) {
+absl::StatusOr<PredictResult> ScoreAll(const Job& job, ReportLines* lines) {
   PosixDisk disk;
   PredictOptions options;
   options.checkpoint_directory = absl::GetFlag(FLAGS_checkpoint_directory);
@@ -63,7 +47,9 @@ absl::StatusOr<PredictResult> ScoreAll(const Job& job) {
                                          .Load(absl::GetFlag(FLAGS_checkpoint),
                                                absl::GetFlag(FLAGS_checkpoint_generation)));
   ASSIGN_OR_RETURN(WorkerDevice device, MakeWorkerDevice(job, /*local_rank=*/0));
-  if (!device.warning.empty()) WriteLine({{"event", "warning"}, {"text", device.warning}});
+  if (!device.warning.empty()) {
+    lines->Write(Json{{"event", "warning"}, {"text", device.warning}});
+  }
   DatasetOptions data;
   data.needs_labels = false;
   data.carried_columns = absl::GetFlag(FLAGS_columns);
@@ -75,15 +61,12 @@ absl::StatusOr<PredictResult> ScoreAll(const Job& job) {
   out.tasks = LearnedLabels(job);
   out.logits = absl::GetFlag(FLAGS_logits);
   ASSIGN_OR_RETURN(const std::unique_ptr<ScoreFile> file, ScoreFile::Create(out));
-  const Stopwatch watch;
-  absl::Duration due;
   options.on_progress = [&](const PredictProgress& progress) {
-    if (watch.Elapsed() < due) return absl::OkStatus();
-    due = watch.Elapsed() + kProgressPeriod;
-    WriteLine({{"event", "progress"},
-               {"rows", progress.rows},
-               {"fraction", progress.fraction},
-               {"seconds", absl::ToDoubleSeconds(watch.Elapsed())}});
+    if (!lines->IsProgressDue()) return absl::OkStatus();
+    lines->Write(Json{{"event", "progress"},
+                      {"rows", progress.rows},
+                      {"fraction", progress.fraction},
+                      {"seconds", lines->Seconds()}});
     return absl::OkStatus();
   };
   return Predict(job, options, dataset.get(), std::move(device), &disk, file.get());
@@ -91,23 +74,25 @@ absl::StatusOr<PredictResult> ScoreAll(const Job& job) {
 
 int Run() {
   const absl::StatusOr<Job> job = LoadJob(absl::GetFlag(FLAGS_job), {});
-  const absl::StatusOr<PredictResult> result = job.ok() ? ScoreAll(*job) : job.status();
+  // If their reader is gone, SIGPIPE ends the program.
+  ReportLines lines(absl::GetFlag(FLAGS_progress_fd));
+  const absl::StatusOr<PredictResult> result = job.ok() ? ScoreAll(*job, &lines) : job.status();
   if (!result.ok()) {
     LogLine(result.status().message());
-    WriteLine({{"event", "failed"}, {"message", std::string(result.status().message())}});
+    lines.WriteFailure(result.status());
     return kExitFailed;
   }
-  nlohmann::json done = {{"event", "done"},
-                         {"rows", result->rows},
-                         {"bad_lines", result->bad_lines},
-                         {"first_bad_line", result->first_bad_line},
-                         {"rows_read", result->rows_read},
-                         {"resident_bytes", ResidentBytes()}};
+  Json done = {{"event", "done"},
+               {"rows", result->rows},
+               {"bad_lines", result->bad_lines},
+               {"first_bad_line", result->first_bad_line},
+               {"rows_read", result->rows_read},
+               {"resident_bytes", ResidentBytes()}};
   if (result->metrics.has_value()) {
     done["eval_samples"] = result->metrics->samples;
     AddMetrics(*result->metrics, &done);
   }
-  WriteLine(done);
+  lines.Write(done);
   return 0;
 }
 
