@@ -62,7 +62,6 @@ class HttpFeed {
   // Starts the child again where it has ended and the pause after it is over. Returns a line for
   // the user, the first time that it ends.
   std::optional<std::string> Look();
-  pid_t child_pid() const { return child_.has_value() ? child_->pid() : -1; }
 
  private:
   static constexpr absl::Duration kFirstPause = absl::Milliseconds(100);

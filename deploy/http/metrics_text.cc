@@ -316,15 +316,6 @@ std::string MetricsText(const std::string& job, const MonitorSnapshot& snapshot)
   return prometheus::TextSerializer().Serialize(MetricsOf(job, snapshot));
 }
 
-size_t NumSeries(const MetricFamily& family) {
-  if (family.type != MetricType::Histogram) return family.metric.size();
-  size_t series = 0;
-  for (const ClientMetric& metric : family.metric) {
-    series += metric.histogram.bucket.size() + 3;  // le="+Inf", the sum, the count.
-  }
-  return series;
-}
-
 std::string MetricsTable() {
   std::string table = "| metric | kind | what it says |\n|---|---|---|\n";
   std::map<absl::string_view, bool> seen;

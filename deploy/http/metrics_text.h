@@ -21,9 +21,6 @@ std::vector<prometheus::MetricFamily> MetricsOf(const std::string& job,
 // The answer to GET /metrics.
 std::string MetricsText(const std::string& job, const MonitorSnapshot& snapshot);
 
-// How many series a family has: of a histogram each bucket, its sum and its count.
-size_t NumSeries(const prometheus::MetricFamily& family);
-
 // The table of metrics in docs/monitoring.md: a line of Markdown for each name.
 std::string MetricsTable();
 

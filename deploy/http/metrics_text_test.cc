@@ -91,6 +91,14 @@ MonitorSnapshot SnapshotOf(uint32_t num_servers, uint32_t num_workers, int num_t
   return snapshot;
 }
 
+// How many series a family has: of a histogram each bucket, +Inf, the sum and the count.
+size_t NumSeries(const MetricFamily& family) {
+  if (family.type != prometheus::MetricType::Histogram) return family.metric.size();
+  size_t series = 0;
+  for (const auto& metric : family.metric) series += metric.histogram.bucket.size() + 3;
+  return series;
+}
+
 TEST(MetricsOf, ALargeJobHasABoundedNumberOfSeries) {
   const MonitorSnapshot snapshot = SnapshotOf(1024, 64, 26);
   size_t series = 0;

@@ -53,9 +53,8 @@ struct GenerationOutcome {
     kUncertain,  // A checkpoint may be on the medium or not: no generation may follow unasked.
   };
   What what = What::kFailed;
-  absl::Status status;         // OK: the job is done.
-  std::string failure_reason;  // One line; "": going back to a checkpoint does not help.
-  bool goes_back = false;      // True: the job goes on with `next`. False: it has ended.
+  absl::Status status;     // OK: the job is done.
+  bool goes_back = false;  // True: the job goes on with `next`. False: it has ended.
   GenerationStart next;
 };
 

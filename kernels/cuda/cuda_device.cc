@@ -31,7 +31,6 @@ absl::StatusOr<CudaDeviceInfo> GetCudaDeviceInfo(const CudaDeviceOptions& option
   CudaDeviceInfo info;
   info.name = properties.name;
   info.compute_capability = properties.major * 10 + properties.minor;
-  info.num_multiprocessors = properties.multiProcessorCount;
   info.total_bytes = static_cast<int64_t>(total_bytes);
   info.free_bytes = static_cast<int64_t>(free_bytes);
   return info;

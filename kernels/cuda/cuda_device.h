@@ -28,7 +28,6 @@ struct CudaDeviceOptions {
 struct CudaDeviceInfo {
   std::string name;            // "NVIDIA H100 80GB HBM3"
   int compute_capability = 0;  // 90 stands for 9.0
-  int num_multiprocessors = 0;
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;  // At the time of the call.
 };

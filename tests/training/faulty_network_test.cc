@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "common/base/completion.h"
 #include "common/base/hash.h"
 #include "common/base/scheduler.h"
 #include "common/net/grpc_server.h"
@@ -113,6 +112,24 @@ struct TestServer {
   std::unique_ptr<ParameterServerService> service;
   std::unique_ptr<GrpcServer> server;
   std::unique_ptr<CuttingProxy> proxy;
+};
+
+// A status that one thread waits for and another delivers.
+class Completion {
+ public:
+  void Deliver(absl::Status status) {
+    status_ = std::move(status);
+    done_.Notify();
+  }
+  // May be called again; the answer stays.
+  absl::Status Wait() const {
+    done_.WaitForNotification();
+    return status_;
+  }
+
+ private:
+  absl::Notification done_;
+  absl::Status status_;
 };
 
 // One step's keys, rows and gradients of one worker.

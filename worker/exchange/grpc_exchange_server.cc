@@ -159,20 +159,13 @@ absl::Status GrpcExchangeServer::Introduce(const WorkerPeers& peers) {
 absl::StatusOr<std::vector<std::string>> GrpcExchangeServer::AwaitIntroduction(
     absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
-  const auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return is_waiting_stopped_ || !addresses_.empty();
+  const auto is_introduced = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !addresses_.empty();
   };
-  const bool is_here = mutex_.AwaitWithTimeout(absl::Condition(&is_over), timeout);
-  if (is_waiting_stopped_) return absl::CancelledError("the worker stops");
-  if (is_here) return addresses_;
+  if (mutex_.AwaitWithTimeout(absl::Condition(&is_introduced), timeout)) return addresses_;
   return absl::DeadlineExceededError(
       absl::StrCat("the launcher has not said within ", absl::FormatDuration(timeout),
                    " where the other workers listen; it does once all of them serve"));
-}
-
-void GrpcExchangeServer::StopWaiting() {
-  absl::MutexLock lock(&mutex_);
-  is_waiting_stopped_ = true;
 }
 
 GrpcExchangeServer::Reactor* GrpcExchangeServer::Exchange(grpc::CallbackServerContext* context) {

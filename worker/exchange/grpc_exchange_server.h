@@ -57,9 +57,8 @@ class GrpcExchangeServer {
   // ---- This worker's side.
 
   // Waits for Introduce. Returns where all workers listen: [num_workers] host:port, by rank.
-  // Errors: kDeadlineExceeded; kCancelled after StopWaiting.
+  // Errors: kDeadlineExceeded.
   absl::StatusOr<std::vector<std::string>> AwaitIntroduction(absl::Duration timeout);
-  void StopWaiting();
 
   // Takes streams from now on. `events` must live until End() has returned.
   void Begin(ExchangeEvents* events);
@@ -86,7 +85,6 @@ class GrpcExchangeServer {
   const ExchangeIdentity identity_;
   absl::Mutex mutex_;
   std::vector<std::string> addresses_ ABSL_GUARDED_BY(mutex_);  // Empty before Introduce.
-  bool is_waiting_stopped_ ABSL_GUARDED_BY(mutex_) = false;
   ExchangeEvents* events_ ABSL_GUARDED_BY(mutex_) = nullptr;
   int running_ ABSL_GUARDED_BY(mutex_) = 0;          // How many events are running.
   std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);  // [num_workers]
