@@ -9,10 +9,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
-#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "common/base/check.h"

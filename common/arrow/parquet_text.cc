@@ -1,6 +1,5 @@
 #include <charconv>
 #include <cmath>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/arrow/parquet.h"

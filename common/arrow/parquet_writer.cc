@@ -6,14 +6,12 @@
 #include <parquet/schema.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/arrow/arrow_files.h"
 #include "common/arrow/parquet.h"
 #include "common/base/check.h"
-#include "common/base/status_macros.h"
 
 namespace thermocline {
 namespace {

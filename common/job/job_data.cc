@@ -1,7 +1,6 @@
 #include "common/job/job_data.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"

@@ -1,6 +1,5 @@
 #include "common/job/model_memory.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "common/job/job_data.h"

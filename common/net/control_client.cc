@@ -1,7 +1,6 @@
 #include "common/net/control_client.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/match.h"

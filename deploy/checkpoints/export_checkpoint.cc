@@ -18,7 +18,6 @@
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_manifest.h"
-#include "common/checkpoint/file_frame.h"
 #include "common/checkpoint/merged_rows.h"
 #include "common/job/job_data.h"
 #include "common/job/job_loader.h"

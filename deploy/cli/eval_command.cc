@@ -6,7 +6,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/cli/job_files.h"

@@ -9,8 +9,6 @@
 #include "absl/strings/str_format.h"
 #include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
-#include "common/disk/file_list.h"
-#include "common/job/job_data.h"
 #include "common/job/job_loader.h"
 #include "common/process/child_process.h"
 #include "deploy/cli/console.h"

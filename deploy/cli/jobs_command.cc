@@ -10,7 +10,6 @@
 #include "absl/strings/str_format.h"
 #include "common/base/process_limits.h"
 #include "deploy/cli/command.h"
-#include "deploy/cli/console.h"
 #include "deploy/engines/engine.h"
 #include "deploy/report/format.h"
 #include "deploy/report/metrics_log.h"

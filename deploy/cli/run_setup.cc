@@ -25,7 +25,6 @@
 #include "deploy/checkpoints/resume.h"
 #include "deploy/cli/checkpoint_path.h"
 #include "deploy/cli/console.h"
-#include "deploy/cli/hot_rows.h"
 #include "deploy/cli/job_certificates.h"
 #include "deploy/cli/job_files.h"
 #include "deploy/runner/checkpoint_requests.h"

@@ -15,7 +15,6 @@
 #include "deploy/cli/command.h"
 #include "deploy/cli/console.h"
 #include "deploy/engines/engine.h"
-#include "deploy/engines/scripts.h"
 #include "deploy/processes/run_directory.h"
 #include "deploy/report/metrics_log.h"
 #include "deploy/runner/checkpoint_requests.h"

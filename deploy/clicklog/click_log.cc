@@ -1,7 +1,6 @@
 #include "deploy/clicklog/click_log.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <memory>

@@ -8,7 +8,6 @@
 #ifndef THERMOCLINE_DEPLOY_HTTP_HTTP_DOOR_H_
 #define THERMOCLINE_DEPLOY_HTTP_HTTP_DOOR_H_
 
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>

@@ -17,10 +17,8 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/base/timing.h"

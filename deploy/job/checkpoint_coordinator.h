@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/checkpoint/checkpoint_manifest.h"
 #include "deploy/job/checkpoint_operations.h"

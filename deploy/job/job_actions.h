@@ -3,7 +3,6 @@
 #define THERMOCLINE_DEPLOY_JOB_JOB_ACTIONS_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <variant>
 #include <vector>

@@ -8,18 +8,15 @@
 #define THERMOCLINE_DEPLOY_JOB_JOB_EVENTS_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "common/base/hash.h"
 #include "deploy/job/checkpoint_operations.h"
 #include "deploy/job/evaluations.h"
-#include "deploy/job/generation.h"
 #include "deploy/job/host.h"
 #include "deploy/job/process.h"
 #include "deploy/report/stats_table.h"

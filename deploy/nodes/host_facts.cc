@@ -19,7 +19,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "common/base/process.h"
 #include "common/base/status_macros.h"
 #include "common/base/timing.h"
 #include "common/disk/disk.h"

@@ -16,7 +16,6 @@
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/base/timing.h"
-#include "common/job/job_loader.h"
 #include "common/job/resolved_job.h"
 #include "common/net/certificates.h"
 #include "common/net/tls_files.h"

@@ -6,9 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/net/host_port.h"
 #include "common/net/rpc.h"
 

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "deploy/report/metrics_log.h"
 #include "deploy/report/summary.h"
 
 namespace thermocline {

@@ -1,5 +1,4 @@
 // What `inspect`, `calibrate` and the packing of hot rows have found in the data of a run.
-#include <algorithm>
 #include <initializer_list>
 #include <utility>
 

@@ -5,8 +5,6 @@
 #include <rapidjson/document.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <fstream>
 #include <utility>
 

@@ -28,7 +28,6 @@
 #include "common/net/host_port.h"
 #include "common/process/child_process.h"
 #include "common/trace/process_trace.h"
-#include "deploy/report/metrics_log.h"
 #include "deploy/report/summary.h"
 
 namespace thermocline {

@@ -4,7 +4,6 @@
 #define THERMOCLINE_DEPLOY_PROCESSES_LOCAL_PROCESSES_H_
 
 #include <functional>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -14,7 +13,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/net/certificates.h"
 #include "common/net/tls_files.h"
 #include "deploy/job/job_actions.h"
 #include "deploy/job/job_events.h"

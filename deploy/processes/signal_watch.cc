@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <initializer_list>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"

@@ -6,7 +6,6 @@
 
 #include <deque>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"

@@ -2,7 +2,6 @@
 #ifndef THERMOCLINE_DEPLOY_REPORT_APPENDED_FILE_H_
 #define THERMOCLINE_DEPLOY_REPORT_APPENDED_FILE_H_
 
-#include <cstdint>
 #include <memory>
 #include <string>
 

@@ -1,7 +1,5 @@
 #include "deploy/trace/clock_offsets.h"
 
-#include <cstdlib>
-
 namespace thermocline {
 
 int64_t ClockOffsets::ErrorAt(const Best& best, int64_t at_ns) {

@@ -4,12 +4,10 @@
 #define THERMOCLINE_DEPLOY_TRACE_JOB_TRACE_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/ids.h"
 #include "common/base/task_queue.h"

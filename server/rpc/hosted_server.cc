@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <utility>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/process.h"
 #include "common/base/process_limits.h"

@@ -1,8 +1,6 @@
 #include "server/storage/log_format.h"
 
-#include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

@@ -12,7 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "server/tables/embedding_table.h"
 

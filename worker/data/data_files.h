@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/data/data_identity.h"
 #include "proto/job.pb.h"
 #include "worker/data/pinned_files.h"
 #include "worker/data/row_stream.h"

@@ -12,7 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/arrow/parquet.h"
-#include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_pool.h"
 #include "common/job/job_data.h"

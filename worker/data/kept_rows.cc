@@ -1,6 +1,5 @@
 #include "worker/data/kept_rows.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 

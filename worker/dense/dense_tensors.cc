@@ -1,7 +1,5 @@
 #include "worker/dense/dense_tensors.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "common/base/status_macros.h"
 #include "worker/rows/write_back.h"
 
 namespace thermocline {

@@ -17,7 +17,6 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "common/base/ids.h"
 #include "worker/dense/dense_parameters.h"
 #include "worker/exchange/exchange.h"
 #include "worker/rows/row_source.h"

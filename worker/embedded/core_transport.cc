@@ -1,7 +1,6 @@
 #include "worker/embedded/core_transport.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -1,7 +1,5 @@
 #include "worker/embedded/embedded_server.h"
 
-#include <utility>
-
 #include "common/base/process_limits.h"
 #include "common/base/status_macros.h"
 #include "common/job/resolved_job.h"

@@ -10,9 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/wire/messages.h"
 #include "proto/parameter_server.pb.h"
 #include "worker/exchange/block.h"
 

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/wire/messages.h"
 #include "worker/exchange/chunk_codec.h"

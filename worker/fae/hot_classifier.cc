@@ -1,7 +1,6 @@
 #include "worker/fae/hot_classifier.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "worker/fae/pack_format.h"
 

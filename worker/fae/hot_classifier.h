@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/types/span.h"
 #include "common/base/ids.h"
 #include "common/base/thread_pool.h"
 #include "common/job/resolved_job.h"

@@ -1,9 +1,7 @@
 // A batch as bytes, and back.
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/check.h"
 #include "common/base/hash.h"
 #include "worker/fae/pack_bytes.h"
 #include "worker/fae/pack_format.h"

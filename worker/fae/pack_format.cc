@@ -1,13 +1,10 @@
 #include "worker/fae/pack_format.h"
 
-#include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/hash.h"
-#include "common/base/status_macros.h"
 #include "worker/fae/pack_bytes.h"
 
 namespace thermocline {

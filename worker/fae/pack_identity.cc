@@ -14,7 +14,6 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "common/base/hash.h"
 #include "common/base/status_macros.h"
 #include "common/data/data_identity.h"
 #include "common/disk/file_list.h"

@@ -9,7 +9,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/disk/disk.h"
-#include "common/job/resolved_job.h"
 #include "proto/job.pb.h"
 #include "worker/fae/pack_format.h"
 

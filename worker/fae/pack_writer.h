@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/disk/disk.h"
-#include "worker/data/batch_reader.h"
 #include "worker/fae/pack_format.h"
 
 namespace thermocline {

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"

@@ -3,7 +3,6 @@
 #define THERMOCLINE_WORKER_FAE_ROW_SCAN_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 

@@ -3,7 +3,6 @@
 #define THERMOCLINE_WORKER_INSPECT_PARQUET_INSPECTION_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>

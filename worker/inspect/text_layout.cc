@@ -13,7 +13,6 @@
 #include "common/base/status_macros.h"
 #include "common/job/job_data.h"
 #include "proto/job.pb.h"
-#include "worker/data/batch.h"
 #include "worker/data/column_values.h"
 #include "worker/data/row_stream.h"
 #include "worker/data/text/number_text.h"

@@ -2,7 +2,6 @@
 #ifndef THERMOCLINE_WORKER_INSPECT_TEXT_LAYOUT_H_
 #define THERMOCLINE_WORKER_INSPECT_TEXT_LAYOUT_H_
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

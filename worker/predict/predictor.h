@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/disk/disk.h"
-#include "common/math/metrics.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job.pb.h"
 #include "worker/data/dataset.h"

@@ -1,7 +1,6 @@
 #include "worker/predict/row_cache.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <utility>
 

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/escaping.h"

@@ -1,7 +1,6 @@
 #include "worker/rows/cache_table.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "common/base/check.h"
 #include "common/base/hash.h"

@@ -1,7 +1,6 @@
 #include "worker/rows/hot_rows.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"

@@ -4,7 +4,6 @@
 #define THERMOCLINE_WORKER_ROWS_ROW_GRADIENTS_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 #include "common/base/check.h"
 #include "common/base/hash.h"
 #include "common/base/status_macros.h"
-#include "common/math/table_spec.h"
 
 namespace thermocline {
 namespace {

@@ -1,7 +1,6 @@
 #include "worker/rows/set_loader.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "common/base/check.h"
 #include "common/base/hash.h"

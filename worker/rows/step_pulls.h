@@ -3,7 +3,6 @@
 #define THERMOCLINE_WORKER_ROWS_STEP_PULLS_H_
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 

@@ -1,7 +1,6 @@
 #include "worker/rows/write_back.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "common/base/status_macros.h"
 

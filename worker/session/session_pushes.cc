@@ -1,7 +1,5 @@
-#include <algorithm>
 #include <cstddef>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"

@@ -5,13 +5,9 @@
 #define THERMOCLINE_WORKER_TRAIN_SCRIPT_STATE_H_
 
 #include <cstdint>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "common/base/hash.h"
 #include "common/base/ids.h"
 #include "common/math/table_spec.h"

@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/job/resolved_job.h"
 #include "kernels/cpu/cpu_device.h"
 
 namespace thermocline {

@@ -13,7 +13,6 @@
 #include "common/base/request_order.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "worker/exchange/grpc_exchange_server.h"
-#include "worker/train/evaluation.h"
 #include "worker/train/launcher_orders.h"
 #include "worker/train/progress.h"
 

@@ -15,7 +15,6 @@
 #include "common/arrow/parquet.h"
 #include "common/base/check.h"
 #include "common/base/hash.h"
-#include "common/disk/file_list.h"
 #include "common/job/job_data.h"
 #include "worker/data/parquet/parquet_source.h"
 #include "worker/data/reading_benchmark.h"

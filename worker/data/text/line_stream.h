@@ -12,7 +12,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "common/base/uninitialized_vector.h"
 #include "worker/data/batch.h"
 #include "worker/data/byte_source.h"
