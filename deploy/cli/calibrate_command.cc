@@ -64,10 +64,7 @@ absl::StatusOr<Json> Calibrate(const CalibrateFlags& flags, int fd, SignalWatch*
   ProgramCommand command;
   ASSIGN_OR_RETURN(command.path, FindProgram("thermocline-pack", flags.bin_dir));
   command.job = JobToText(job);
-  command.arguments = {"--calibrate_only"};
-  if (!budgets.empty()) command.arguments.push_back(absl::StrCat("--budgets=", budgets));
-  if (!flags.samples.empty())
-    command.arguments.push_back(absl::StrCat("--samples=", flags.samples));
+  command.arguments = {"--calibrate_only", "--budgets=" + budgets, "--samples=" + flags.samples};
   command.activity = "counting lookups";
   ASSIGN_OR_RETURN(Json found, RunProgramOnConsole(command, signals, fd));
   return std::move(found["calibrations"]);

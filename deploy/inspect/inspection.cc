@@ -155,19 +155,13 @@ std::string Reasons(const Json& figures) {
 }  // namespace
 
 ProgramCommand InspectionCommand(const std::string& program, const InspectionRequest& request) {
-  ProgramCommand command = {program, {absl::StrCat("--rows=", request.max_rows)}, "", ""};
-  command.activity = "reading the log";
-  if (!request.s3.empty()) command.arguments.push_back(absl::StrCat("--s3=", request.s3));
-  if (!request.separator.empty()) {
-    command.arguments.push_back(absl::StrCat("--separator=", request.separator));
-  }
-  if (!request.columns.empty()) {
-    command.arguments.push_back(absl::StrCat("--columns=", request.columns));
-  }
-  if (!request.counted.empty()) {
-    command.arguments.push_back(absl::StrCat("--counted=", request.counted));
-  }
-  command.arguments.push_back("--");
+  ProgramCommand command = {
+      program,
+      {absl::StrCat("--rows=", request.max_rows), "--s3=" + request.s3,
+       "--separator=" + request.separator, "--columns=" + request.columns,
+       "--counted=" + request.counted, "--"},
+      "",
+      "reading the log"};
   command.arguments.insert(command.arguments.end(), request.paths.begin(), request.paths.end());
   return command;
 }

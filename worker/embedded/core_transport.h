@@ -8,7 +8,11 @@
 #include <functional>
 #include <memory>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/task_queue.h"
 #include "server/core/server_core.h"
 #include "server/rpc/call_counts.h"
 #include "worker/session/transport.h"
@@ -46,8 +50,31 @@ class CoreTransport final : public Transport {
   void Close() override;
 
  private:
-  struct Impl;
-  const std::unique_ptr<Impl> impl_;
+  struct PullUnderWay;
+
+  // Counts a call under way. False: the transport is closed.
+  bool Begin();
+  // pull: null of a push
+  void End(PullUnderWay* pull = nullptr);
+  bool IsClosed() const;
+  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return under_way_ == 0; }
+
+  TaskQueue* ThreadsOf(const PullCall& call);
+  void Ask(const std::shared_ptr<PullUnderWay>& pull, int64_t deadline_us);
+  void Finish(PullUnderWay* pull, absl::StatusOr<wire::PullAnswer> answer);
+  absl::Status Gather(const PullCall& call) const;
+  void Take(const PushCall& call, std::function<void(absl::StatusOr<wire::PushAnswer>)> done);
+
+  ServerCore* const core_;
+  const Options options_;
+  mutable absl::Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  int under_way_ ABSL_GUARDED_BY(mutex_) = 0;  // Calls whose `done` is to return.
+  absl::flat_hash_set<PullTicket> held_ ABSL_GUARDED_BY(mutex_);  // Pulls that the core may hold.
+  // Last: their tasks use what is above. The threads of `readers_` may wait for a disk, and delay
+  // no push.
+  TaskQueue readers_;
+  TaskQueue tasks_;
 };
 
 }  // namespace thermocline
