@@ -31,8 +31,9 @@ constexpr size_t kWrittenHeaderBytes = 128;
 // More than any header of numbers has.
 constexpr size_t kMaxHeaderBytes = 64 << 10;
 
-absl::Status Invalid(const std::string& path, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
+template <typename... Parts>
+absl::Status Invalid(const std::string& path, const Parts&... what) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", what...));
 }
 
 uint32_t LittleEndian(absl::string_view bytes) {
@@ -47,14 +48,14 @@ absl::StatusOr<absl::string_view> ValueOf(absl::string_view dict, absl::string_v
   const std::string quoted = absl::StrCat("'", name, "':");
   const size_t found = dict.find(quoted);
   if (found == absl::string_view::npos) {
-    return Invalid(path, absl::StrCat("the .npy header has no '", name, "'"));
+    return Invalid(path, "the .npy header has no '", name, "'");
   }
   const absl::string_view value =
       absl::StripLeadingAsciiWhitespace(dict.substr(found + quoted.size()));
   const char close = absl::StartsWith(value, "(") ? ')' : absl::StartsWith(value, "'") ? '\'' : ',';
   const size_t end = value.find(close, 1);
   if (value.empty() || end == absl::string_view::npos) {
-    return Invalid(path, absl::StrCat("the .npy header's '", name, "' does not end"));
+    return Invalid(path, "the .npy header's '", name, "' does not end");
   }
   return close == ',' ? absl::StripAsciiWhitespace(value.substr(0, end)) : value.substr(1, end - 1);
 }
@@ -66,7 +67,7 @@ absl::StatusOr<NpyHeader> ParseDict(absl::string_view dict, const std::string& p
   ASSIGN_OR_RETURN(const absl::string_view order, ValueOf(dict, "fortran_order", path));
   if (order == "True") return Invalid(path, "the array is in Fortran order; C order is wanted");
   if (order != "False") {
-    return Invalid(path, absl::StrCat("the .npy header's fortran_order is '", order, "'"));
+    return Invalid(path, "the .npy header's fortran_order is '", order, "'");
   }
   ASSIGN_OR_RETURN(const absl::string_view shape, ValueOf(dict, "shape", path));
   int64_t elements = 1;
@@ -77,7 +78,7 @@ absl::StatusOr<NpyHeader> ParseDict(absl::string_view dict, const std::string& p
     if (!absl::SimpleAtoi(part, &size) || size < 0 ||
         __builtin_mul_overflow(elements, std::max<int64_t>(size, 1), &elements) ||
         elements > (int64_t{1} << 58)) {
-      return Invalid(path, absl::StrCat("the .npy header's shape is (", shape, ")"));
+      return Invalid(path, "the .npy header's shape is (", shape, ")");
     }
     header.shape.push_back(size);
   }
@@ -124,14 +125,14 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view bytes, const std::str
   if (bytes.size() < kVersionEnd) return cut_off;
   const int version = bytes[kMagic.size()];
   if (version < 1 || version > 3) {
-    return Invalid(path, absl::StrCat("version ", version, " of the .npy format is not known"));
+    return Invalid(path, "version ", version, " of the .npy format is not known");
   }
   const size_t length_bytes = version == 1 ? 2 : 4;
   const size_t dict_begin = kVersionEnd + length_bytes;
   if (bytes.size() < dict_begin) return cut_off;
   const uint32_t length = LittleEndian(bytes.substr(kVersionEnd, length_bytes));
   if (length > kMaxHeaderBytes) {
-    return Invalid(path, absl::StrCat("an .npy header of ", length, " bytes is too long"));
+    return Invalid(path, "an .npy header of ", length, " bytes is too long");
   }
   if (bytes.size() < dict_begin + length) return cut_off;
   ASSIGN_OR_RETURN(NpyHeader header, ParseDict(bytes.substr(dict_begin, length), path));
@@ -169,8 +170,7 @@ absl::StatusOr<std::unique_ptr<MappedNpy>> MappedNpy::Open(const std::string& pa
                           static_cast<const uint8_t*>(base), bytes));
   RETURN_IF_ERROR(header.status());
   if (header->element_bytes() == 0) {
-    return Invalid(path,
-                   absl::StrCat("dtype '", header->dtype, "' is not a plain little-endian number"));
+    return Invalid(path, "dtype '", header->dtype, "' is not a plain little-endian number");
   }
   const int64_t wanted = header->num_elements() * header->element_bytes();
   const int64_t found = static_cast<int64_t>(bytes) - header->data_offset;

@@ -73,12 +73,7 @@ absl::StatusOr<Json> Calibrate(const CalibrateFlags& flags, int fd, SignalWatch*
 int RunCalibrate(const CalibrateFlags& flags) {
   SignalWatch signals;  // before anything starts a thread
   const auto found = Calibrate(flags, flags.json ? STDERR_FILENO : STDOUT_FILENO, &signals);
-  if (!found.ok()) {
-    ReportFailure(found.status().message(), &signals);
-    const bool is_usage =
-        !absl::IsUnavailable(found.status()) && !absl::IsCancelled(found.status());
-    return is_usage ? kExitUsage : kExitFailed;
-  }
+  if (!found.ok()) return ReportFailure(found.status(), &signals);
   Console(STDOUT_FILENO, &signals)
       .Write(flags.json ? found->dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
                         : RenderCalibrations(*found));

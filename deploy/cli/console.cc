@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
+#include "common/base/process_limits.h"
 #include "common/base/timing.h"
 #include "common/job/resolved_job.h"
 #include "deploy/http/http_feed.h"
@@ -177,6 +178,11 @@ int Complain(absl::string_view message, int exit_code) {
 
 void ReportFailure(absl::string_view message, SignalWatch* signals) {
   Console(STDERR_FILENO, signals).Write(absl::StrCat("thermocline: ", message, "\n"));
+}
+
+int ReportFailure(const absl::Status& why, SignalWatch* signals) {
+  ReportFailure(why.message(), signals);
+  return absl::IsUnavailable(why) || absl::IsCancelled(why) ? kExitFailed : kExitUsage;
 }
 
 }  // namespace thermocline

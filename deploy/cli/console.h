@@ -58,6 +58,8 @@ absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobOptions& opti
 int Complain(absl::string_view message, int exit_code);
 // Prints the same; a request to stop ends it.
 void ReportFailure(absl::string_view message, SignalWatch* signals);
+// The same of a command that reads or computes; returns its exit code.
+int ReportFailure(const absl::Status& why, SignalWatch* signals);
 
 }  // namespace thermocline
 

@@ -97,17 +97,13 @@ absl::StatusOr<Json> Inspect(const InspectFlags& flags, int fd, SignalWatch* sig
 
 int RunInspect(const InspectFlags& flags) {
   SignalWatch signals;  // before anything starts a thread
-  const auto fail = [&](const absl::Status& why) {
-    ReportFailure(why.message(), &signals);
-    return absl::IsUnavailable(why) || absl::IsCancelled(why) ? kExitFailed : kExitUsage;
-  };
   std::error_code error;
   if (!flags.job.empty() && std::filesystem::exists(flags.job, error)) {
-    return fail(AlreadyExists(flags.job));  // Known before the log is read.
+    return ReportFailure(AlreadyExists(flags.job), &signals);  // Known before the log is read.
   }
   const absl::StatusOr<Json> figures =
       Inspect(flags, flags.json ? STDERR_FILENO : STDOUT_FILENO, &signals);
-  if (!figures.ok()) return fail(figures.status());
+  if (!figures.ok()) return ReportFailure(figures.status(), &signals);
   const int requests = signals.stop_requests();
   Console out(STDOUT_FILENO, &signals);
   out.Write(flags.json ? figures->dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
@@ -121,7 +117,7 @@ int RunInspect(const InspectFlags& flags) {
       if (!job.ok()) text = job.status();
     }
     const absl::Status written = text.ok() ? WriteNew(flags.job, *text) : text.status();
-    if (!written.ok()) return fail(written);
+    if (!written.ok()) return ReportFailure(written, &signals);
     Console(flags.json ? STDERR_FILENO : STDOUT_FILENO, &signals)
         .Write(
             absl::StrCat("job file: ", flags.job, "; next: thermocline train ", flags.job, "\n"));

@@ -20,15 +20,11 @@ struct PlanFlags : JobFlags {
 
 int RunPlan(const PlanFlags& flags) {
   SignalWatch signals;  // before anything starts a thread
-  const auto fail = [&](const absl::Status& why) {
-    ReportFailure(why.message(), &signals);
-    return absl::IsUnavailable(why) || absl::IsCancelled(why) ? kExitFailed : kExitUsage;
-  };
   const auto job = LoadJobOf(flags);
-  if (!job.ok()) return fail(job.status());
+  if (!job.ok()) return ReportFailure(job.status(), &signals);
   const auto figures = FiguresOf(*job, flags.figures, flags.bin_dir,
                                  flags.json ? STDERR_FILENO : STDOUT_FILENO, &signals);
-  if (!figures.ok()) return fail(figures.status());
+  if (!figures.ok()) return ReportFailure(figures.status(), &signals);
   PlanInputs inputs;
   if (figures->has_value()) inputs.figures = &**figures;
   inputs.samples_per_s = flags.samples_per_s;
@@ -36,7 +32,7 @@ int RunPlan(const PlanFlags& flags) {
   Machine machine = ThisMachine(folder.empty() ? "runs" : folder);
   if (!machine.gpus.empty()) machine.gpu_memory_bytes = SmallestGpuMemory();
   const auto plan = PlanOf(*job, inputs, machine);
-  if (!plan.ok()) return fail(plan.status());
+  if (!plan.ok()) return ReportFailure(plan.status(), &signals);
   const int requests = signals.stop_requests();
   std::string text;
   if (flags.json) {

@@ -155,13 +155,15 @@ std::string Reasons(const Json& figures) {
 }  // namespace
 
 ProgramCommand InspectionCommand(const std::string& program, const InspectionRequest& request) {
-  ProgramCommand command = {
-      program,
-      {absl::StrCat("--rows=", request.max_rows), "--s3=" + request.s3,
-       "--separator=" + request.separator, "--columns=" + request.columns,
-       "--counted=" + request.counted, "--"},
-      "",
-      "reading the log"};
+  ProgramCommand command;
+  command.path = program;
+  command.activity = "reading the log";
+  command.arguments = {absl::StrCat("--rows=", request.max_rows),
+                       "--s3=" + request.s3,
+                       "--separator=" + request.separator,
+                       "--columns=" + request.columns,
+                       "--counted=" + request.counted,
+                       "--"};
   command.arguments.insert(command.arguments.end(), request.paths.begin(), request.paths.end());
   return command;
 }
