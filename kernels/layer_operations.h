@@ -47,8 +47,6 @@ class LayerOperations {
 
   virtual void Copy(Matrix from, Matrix to) = 0;
   virtual void Add(Matrix a, Matrix b, Matrix sum) = 0;
-  // difference = a - b. a.data null: 0 - b
-  virtual void Subtract(Matrix a, Matrix b, Matrix difference) = 0;
   // output = scale * a * b + c, rounded after each of the three operations, scale * a first.
   // c.data null: nothing is added.
   virtual void MultiplyAdd(float scale, Matrix a, Matrix b, Matrix c, Matrix output) = 0;

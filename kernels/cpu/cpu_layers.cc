@@ -46,11 +46,6 @@ void CpuLayerOperations::Add(Matrix a, Matrix b, Matrix sum) {
   Map2(pool_, a, b, sum, [](float x, float y) { return x + y; });
 }
 
-void CpuLayerOperations::Subtract(Matrix a, Matrix b, Matrix difference) {
-  if (a.data == nullptr) return Map(pool_, b, difference, [](float x) { return 0.0f - x; });
-  Map2(pool_, a, b, difference, [](float x, float y) { return x - y; });
-}
-
 void CpuLayerOperations::MultiplyAdd(float scale, Matrix a, Matrix b, Matrix c, Matrix output) {
   if (c.data == nullptr) {
     Map2(pool_, a, b, output, [scale](float x, float y) { return scale * x * y; });

@@ -18,7 +18,6 @@ class CpuLayerOperations : public LayerOperations {
 
   void Copy(Matrix from, Matrix to) override;
   void Add(Matrix a, Matrix b, Matrix sum) override;
-  void Subtract(Matrix a, Matrix b, Matrix difference) override;
   void MultiplyAdd(float scale, Matrix a, Matrix b, Matrix c, Matrix output) override;
   void ScaleRows(Matrix scale, Matrix x, Matrix output) override;
   void RowDot(Matrix a, Matrix b, Matrix output) override;

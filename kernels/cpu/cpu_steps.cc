@@ -266,20 +266,31 @@ void CpuStepOperations::Dropout(const StepRanges& ranges, const DropoutMask& mas
   });
 }
 
-void CpuStepOperations::AttentionForward(const StepRanges& ranges, int32_t heads, Matrix q,
-                                         Matrix k, Matrix v, Matrix y, Matrix statistics) {
-  CHECK(IsByStep(ranges, q) && HaveSameShape(q, k) && HaveSameShape(q, v) && HaveSameShape(q, y));
-  CHECK(HasShape(statistics, q.rows, 2 * heads));
+// Calls body(head at work, steps, a head's width, its columns of a matrix, its statistics) for
+// every head of every sample that has steps.
+template <typename Body>
+void CpuStepOperations::ForHeads(const StepRanges& ranges, int32_t heads, Matrix q,
+                                 Matrix statistics, Body body) {
+  CHECK(IsByStep(ranges, q) && HasShape(statistics, q.rows, 2 * heads));
   CHECK_EQ(q.cols % heads, 0);
   const int32_t width = q.cols / heads;
   ForSamples(pool_, ranges, q.cols, [&](int64_t, int64_t begin, int64_t end, int thread) {
-    if (begin == end) return;
-    for (int32_t h = 0; h < heads; ++h) {
+    for (int32_t h = 0; h < heads && begin < end; ++h) {
       const auto columns = [&](Matrix m) { return RowsOfHead{m.row(begin) + h * width, m.ld}; };
-      heads_[thread].Forward(end - begin, width, columns(q), columns(k), columns(v), columns(y),
-                             {statistics.row(begin) + h, statistics.ld}, heads);
+      body(&heads_[thread], end - begin, width, columns,
+           RowsOfHead{statistics.row(begin) + h, statistics.ld});
     }
   });
+}
+
+void CpuStepOperations::AttentionForward(const StepRanges& ranges, int32_t heads, Matrix q,
+                                         Matrix k, Matrix v, Matrix y, Matrix statistics) {
+  CHECK(HaveSameShape(q, k) && HaveSameShape(q, v) && HaveSameShape(q, y));
+  ForHeads(ranges, heads, q, statistics,
+           [&](AttentionHead* head, int64_t steps, int32_t width, auto columns, RowsOfHead kept) {
+             head->Forward(steps, width, columns(q), columns(k), columns(v), columns(y), kept,
+                           heads);
+           });
   ClearRowsBeyond(ranges, y);
   ClearRowsBeyond(ranges, statistics);
 }
@@ -288,23 +299,15 @@ void CpuStepOperations::AttentionBackward(const StepRanges& ranges, int32_t head
                                           Matrix k, Matrix v, Matrix y, Matrix statistics,
                                           Matrix y_gradient, Matrix q_gradient, Matrix k_gradient,
                                           Matrix v_gradient) {
-  CHECK(IsByStep(ranges, q));
   for (const Matrix& m : {k, v, y, y_gradient, q_gradient, k_gradient, v_gradient}) {
     CHECK(HaveSameShape(q, m));
   }
-  CHECK(HasShape(statistics, q.rows, 2 * heads));
-  CHECK_EQ(q.cols % heads, 0);
-  const int32_t width = q.cols / heads;
-  ForSamples(pool_, ranges, q.cols, [&](int64_t, int64_t begin, int64_t end, int thread) {
-    if (begin == end) return;
-    for (int32_t h = 0; h < heads; ++h) {
-      const auto columns = [&](Matrix m) { return RowsOfHead{m.row(begin) + h * width, m.ld}; };
-      heads_[thread].Backward(end - begin, width, columns(q), columns(k), columns(v), columns(y),
-                              {statistics.row(begin) + h, statistics.ld}, heads,
-                              columns(y_gradient), columns(q_gradient), columns(k_gradient),
-                              columns(v_gradient));
-    }
-  });
+  ForHeads(ranges, heads, q, statistics,
+           [&](AttentionHead* head, int64_t steps, int32_t width, auto columns, RowsOfHead kept) {
+             head->Backward(steps, width, columns(q), columns(k), columns(v), columns(y), kept,
+                            heads, columns(y_gradient), columns(q_gradient), columns(k_gradient),
+                            columns(v_gradient));
+           });
   for (const Matrix& m : {q_gradient, k_gradient, v_gradient}) ClearRowsBeyond(ranges, m);
 }
 

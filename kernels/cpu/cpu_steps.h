@@ -44,6 +44,9 @@ class CpuStepOperations : public StepOperations {
                          DeviceSpan<float> gradients) override;
 
  private:
+  template <typename Body>
+  void ForHeads(const StepRanges& ranges, int32_t heads, Matrix q, Matrix statistics, Body body);
+
   ThreadPool* const pool_;
   SampleSums sums_;
   // Scratch of each thread.

@@ -156,6 +156,7 @@ TEST_F(StepsOfPyTorchTest, SeveralInOneHaveTheSameBits) {
     for (float number : Series(kSteps, factor, 4)) dy.push_back(number * 0.37f);
   }
   Numbers y(kSteps * kParts), expected = y, dq(3 * kColumns), expected_dq = dq;
+  Numbers ones(kSteps * kColumns, 1);
   const auto part_of = [](Numbers* numbers, int32_t i) {
     return ColumnsOf(Rows(numbers, kParts), i * kColumns, kColumns);
   };
@@ -163,7 +164,7 @@ TEST_F(StepsOfPyTorchTest, SeveralInOneHaveTheSameBits) {
   steps_.Repeat(ranges_, Rows(&queries), Rows(&repeated));
   layers_.Copy(Rows(&repeated), part_of(&expected, 0));
   layers_.Copy(Rows(&x_), part_of(&expected, 1));
-  layers_.Subtract(Rows(&repeated), Rows(&x_), part_of(&expected, 2));
+  layers_.MultiplyAdd(-1, Rows(&x_), Rows(&ones), Rows(&repeated), part_of(&expected, 2));
   layers_.MultiplyAdd(1, Rows(&repeated), Rows(&x_), Matrix(), part_of(&expected, 3));
   EXPECT_EQ(y, expected);
   // Gradients are added in the order that a graph's backward pass has.
@@ -176,8 +177,7 @@ TEST_F(StepsOfPyTorchTest, SeveralInOneHaveTheSameBits) {
   layers_.MultiplyAdd(1, Rows(&repeated), part_of(&dy, 3), Matrix(), Rows(&part));
   layers_.Add(Rows(&expected_dx), Rows(&part), Rows(&expected_dx));
   layers_.Add(Rows(&of_query), part_of(&dy, 2), Rows(&of_query));
-  layers_.Subtract(Matrix(), part_of(&dy, 2), Rows(&part));
-  layers_.Add(Rows(&expected_dx), Rows(&part), Rows(&expected_dx));
+  layers_.MultiplyAdd(-1, part_of(&dy, 2), Rows(&ones), Rows(&expected_dx), Rows(&expected_dx));
   steps_.Pool(ranges_, StepPooling::kSum, Rows(&of_query), Rows(&expected_dq));
   EXPECT_EQ(dx, expected_dx);
   EXPECT_EQ(dq, expected_dq);

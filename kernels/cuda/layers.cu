@@ -21,14 +21,6 @@ struct AddElement {
   }
 };
 
-struct SubtractElement {
-  Matrix a, b, difference;
-  __device__ void operator()(int64_t r, int32_t c) const {
-    const float minuend = a.data == nullptr ? 0.0f : RowOf(a, r)[c];
-    RowOf(difference, r)[c] = minuend - RowOf(b, r)[c];
-  }
-};
-
 struct MultiplyAddElement {
   float scale;
   Matrix a, b, c, output;
@@ -365,10 +357,6 @@ cudaError_t LaunchCopy(Matrix from, Matrix to, cudaStream_t stream) {
 
 cudaError_t LaunchAdd(Matrix a, Matrix b, Matrix sum, cudaStream_t stream) {
   return LaunchElements(sum, AddElement{a, b, sum}, stream);
-}
-
-cudaError_t LaunchSubtract(Matrix a, Matrix b, Matrix difference, cudaStream_t stream) {
-  return LaunchElements(difference, SubtractElement{a, b, difference}, stream);
 }
 
 cudaError_t LaunchMultiplyAdd(float scale, Matrix a, Matrix b, Matrix c, Matrix output,

@@ -78,7 +78,6 @@ cudaError_t LaunchAddPartials(absl::Span<const ColumnSums> items, cudaStream_t s
 int64_t SumOverSamplesScratchFloats(int64_t samples, int64_t floats);
 cudaError_t LaunchCopy(Matrix from, Matrix to, cudaStream_t stream);
 cudaError_t LaunchAdd(Matrix a, Matrix b, Matrix sum, cudaStream_t stream);
-cudaError_t LaunchSubtract(Matrix a, Matrix b, Matrix difference, cudaStream_t stream);
 cudaError_t LaunchMultiplyAdd(float scale, Matrix a, Matrix b, Matrix c, Matrix output,
                               cudaStream_t stream);
 cudaError_t LaunchScaleRows(Matrix scale, Matrix x, Matrix output, cudaStream_t stream);

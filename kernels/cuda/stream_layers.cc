@@ -20,12 +20,6 @@ class StreamDevice::Layers : public LayerOperations {
     if (Begin()) Check(LaunchAdd(a, b, sum, stream()), "Add");
   }
 
-  void Subtract(Matrix a, Matrix b, Matrix difference) override {
-    CHECK(a.data == nullptr || HaveSameShape(a, difference));
-    CHECK(HaveSameShape(b, difference));
-    if (Begin()) Check(LaunchSubtract(a, b, difference, stream()), "Subtract");
-  }
-
   void MultiplyAdd(float scale, Matrix a, Matrix b, Matrix c, Matrix output) override {
     CHECK(HaveSameShape(a, output) && HaveSameShape(b, output));
     CHECK(c.data == nullptr || HaveSameShape(c, output));

@@ -80,16 +80,6 @@ void AddElementwiseCases(int32_t batch, int32_t cols, std::vector<LayerCase>* ca
       [](LayerOperations& l, Place, Matrices in, Matrices out) { l.Add(in[0], in[1], out[0]); },
       [](const double* x) { return x[0] + x[1]; });
   add(
-      "Subtract", 2,
-      [](LayerOperations& l, Place, Matrices in, Matrices out) {
-        l.Subtract(in[0], in[1], out[0]);
-      },
-      [](const double* x) { return x[0] - x[1]; });
-  add(
-      "Subtract from 0", 1,
-      [](LayerOperations& l, Place, Matrices in, Matrices out) { l.Subtract({}, in[0], out[0]); },
-      [](const double* x) { return -x[0]; });
-  add(
       "MultiplyAdd", 3,
       [](LayerOperations& l, Place, Matrices in, Matrices out) {
         l.MultiplyAdd(2.5f, in[0], in[1], in[2], out[0]);
@@ -381,35 +371,18 @@ LayerCase SoftmaxCase(int32_t batch, int32_t cols) {
   return c;
 }
 
-// which: 0: both gradients, 1: of the shares alone, 2: of the vectors alone
 LayerCase MixCase(int32_t batch, int32_t vectors, int32_t width, int which) {
-  const int32_t cols = vectors * width;
-  LayerCase c;
-  c.name = "Mix, gradients " + std::to_string(which);
-  c.batch = batch;
-  c.inputs = {{vectors}, {cols}, {width}};   // shares, x, gradient of y
-  c.outputs = {{width}, {vectors}, {cols}};  // y, gradients of shares and x
-  if (which == 1) c.outputs.pop_back();
-  if (which == 2) c.outputs.erase(c.outputs.begin() + 1);
+  LayerCase base;
+  base.name = "Mix";
+  base.batch = batch;
+  LayerCase c = MixedCase(base, {vectors}, {vectors * width}, width, which,
+                          [vectors](int64_t) { return vectors; });
   c.call = [which](LayerOperations& l, DeviceSpan<const SamplePlace>, const std::vector<Matrix>& in,
                    const std::vector<Matrix>& out) {
     l.MixForward(in[0], in[1], out[0]);
     l.MixBackward(in[0], in[1], in[2], which == 2 ? Matrix() : out[1],
                   which == 1 ? Matrix() : out.back());
   };
-  c.function = [=](int64_t, const std::vector<const double*>& in, const std::vector<double*>& out) {
-    for (int32_t i = 0; i < width; ++i) {
-      out[0][i] = 0;
-      for (int32_t v = 0; v < vectors; ++v) out[0][i] += in[0][v] * in[1][v * width + i];
-    }
-  };
-  c.num_function_inputs = 2;
-  c.num_results = 1;
-  c.input_gradients = {which == 2 ? -1 : 1, which == 0 ? 2 : which == 1 ? -1 : 1};
-  c.result_gradients = {2};
-  for (int i = 0; i < 2; ++i) {
-    if (c.input_gradients[i] >= 0) c.in_place.emplace_back(i, c.input_gradients[i]);
-  }
   return c;
 }
 
@@ -430,6 +403,31 @@ std::vector<int32_t> LayerCase::SamplesOfSteps() const {
     std::fill(samples.begin() + offsets[b], samples.begin() + offsets[b + 1], b);
   }
   return samples;
+}
+
+LayerCase MixedCase(const LayerCase& base, LayerOperand weights, LayerOperand vectors,
+                    int32_t width, int which, std::function<int32_t(int64_t)> count) {
+  LayerCase c = base;
+  c.name += ", gradients " + std::to_string(which);
+  c.inputs = {weights, vectors, {width}};   // and the gradient of the sum
+  c.outputs = {{width}, weights, vectors};  // The sum, and gradients.
+  if (which == 1) c.outputs.pop_back();
+  if (which == 2) c.outputs.erase(c.outputs.begin() + 1);
+  c.function = [width, count](int64_t sample, const std::vector<const double*>& in,
+                              const std::vector<double*>& out) {
+    for (int32_t i = 0; i < width; ++i) {
+      out[0][i] = 0;
+      for (int32_t v = 0; v < count(sample); ++v) out[0][i] += in[0][v] * in[1][v * width + i];
+    }
+  };
+  c.num_function_inputs = 2;
+  c.num_results = 1;
+  c.input_gradients = {which == 2 ? -1 : 1, which == 0 ? 2 : which == 1 ? -1 : 1};
+  c.result_gradients = {2};
+  for (int i = 0; i < 2; ++i) {
+    if (c.input_gradients[i] >= 0) c.in_place.emplace_back(i, c.input_gradients[i]);
+  }
+  return c;
 }
 
 LayerValues ExpectedOutputs(const LayerCase& c, LayerValues inputs) {

@@ -70,6 +70,11 @@ using LayerValues = std::vector<std::vector<double>>;  // operands, row-major wi
 // What the outputs of a case should be.
 LayerValues ExpectedOutputs(const LayerCase& c, LayerValues inputs);
 
+// The sum of a sample's vectors of `width` numbers, count(sample) of them, times their weights.
+// which: the gradients that are computed: 0: both, 1: of the weights alone, 2: of the vectors alone
+LayerCase MixedCase(const LayerCase& base, LayerOperand weights, LayerOperand vectors,
+                    int32_t width, int which, std::function<int32_t(int64_t)> count);
+
 // Every operation of layers, on samples of so many vectors.
 std::vector<LayerCase> LayerCases(int32_t batch, int32_t vectors, int32_t width);
 

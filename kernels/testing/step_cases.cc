@@ -67,33 +67,17 @@ LayerCase PoolCase(const LayerCase& base, int32_t width, StepPooling pooling) {
   return c;
 }
 
-// which: 0: both gradients, 1: of the weights alone, 2: of the steps alone
-LayerCase PoolWeightedCase(const LayerCase& base, int32_t width, int which) {
-  LayerCase c = base;
-  c.name = "PoolWeighted, gradients " + std::to_string(which);
-  c.inputs = {ByStep(1), ByStep(width), BySample(width)};   // weights, x, gradient of y
-  c.outputs = {BySample(width), ByStep(1), ByStep(width)};  // y, gradients of weights and x
-  if (which == 1) c.outputs.pop_back();
-  if (which == 2) c.outputs.erase(c.outputs.begin() + 1);
+LayerCase PoolWeightedCase(LayerCase base, int32_t width, int which) {
+  base.name = "PoolWeighted";
+  LayerCase c = MixedCase(
+      base, ByStep(1), ByStep(width), width, which,
+      [offsets = base.offsets](int64_t sample) { return offsets[sample + 1] - offsets[sample]; });
   c.call_steps = [which](StepOperations& s, Place, const StepRanges& ranges, StepMatrices in,
                          StepMatrices out) {
     s.PoolWeighted(ranges, in[0], in[1], out[0]);
     s.PoolWeightedBackward(ranges, in[0], in[1], in[2], which == 2 ? Matrix() : out[1],
                            which == 1 ? Matrix() : out.back());
   };
-  c.function = OfSteps(c.offsets, [width](int32_t steps, Rows in, Results out) {
-    for (int32_t i = 0; i < width; ++i) {
-      out[0][i] = 0;
-      for (int32_t t = 0; t < steps; ++t) out[0][i] += in[0][t] * in[1][t * width + i];
-    }
-  });
-  c.num_function_inputs = 2;
-  c.num_results = 1;
-  c.input_gradients = {which == 2 ? -1 : 1, which == 0 ? 2 : which == 1 ? -1 : 1};
-  c.result_gradients = {2};
-  for (int i = 0; i < 2; ++i) {
-    if (c.input_gradients[i] >= 0) c.in_place.emplace_back(i, c.input_gradients[i]);
-  }
   return c;
 }
 
