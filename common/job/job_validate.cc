@@ -50,8 +50,10 @@ constexpr uint64_t kMaxSteps = 1'000'000'000'000;
 constexpr uint64_t kMaxUnusedSteps = (uint64_t{1} << 32) - 2;
 // A worker numbers the bags of its batch with int32.
 constexpr uint64_t kMaxBags = (uint64_t{1} << 31) - 1;
-// Rows for steps come in multiples of so many (worker/model/sparse_batch.h).
-constexpr uint64_t kMaxStepPadding = 1024;
+// Rows for steps come in multiples of so many, or of such a share of them
+// (worker/model/sparse_batch.h).
+constexpr uint64_t kStepRows = 1024;
+constexpr uint64_t kStepShare = 32;
 constexpr uint64_t kMaxProcesses = 1024;
 constexpr uint64_t kMaxChannels = 64;
 constexpr size_t kMaxNameLength = 128;
@@ -465,9 +467,10 @@ class Validator {
         bags = std::max(bags, vectors);
       } else {
         rows += steps[pooled.sequence] * vectors;
-        padding += kMaxStepPadding * vectors;
+        padding += kStepRows * vectors;
       }
     }
+    if (rows > 0) rows += 1 + rows / kStepShare;
     return std::min((kMaxBags - std::min(kMaxBags, padding)) / (bags + rows),
                     uint64_t{kMaxTableLookups} / most);
   }

@@ -389,7 +389,7 @@ TEST(ValidateJob, StepsHaveRowsForWhatIsReadBesideThem) {
   EXPECT_THAT(
       message("['wide', 'events']"),
       testing::HasSubstr("batches of 8192 samples; with 2 features of 2 columns it takes at "
-                         "most 7894, where each list of a sequence has its max_length"));
+                         "most 7655, where each list of a sequence has its max_length"));
 }
 
 TEST(ValidateJob, LimitsAreWithinReach) {

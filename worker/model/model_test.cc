@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -413,6 +414,24 @@ TEST(ModelTest, LossFallsWhenTrained) {
       if (step == 0) first = last;
     }
     EXPECT_LT(last, 0.5 * first) << job;
+  }
+}
+
+TEST(PaddedStepsTest, BatchesOfAnyLengthHaveAFewSizes) {
+  EXPECT_EQ(PaddedSteps(0), 0);
+  EXPECT_EQ(PaddedSteps(1), kStepRows);
+  EXPECT_EQ(PaddedSteps(65'535), 65'536);
+  EXPECT_EQ(PaddedSteps(65'537), 65'536 + 2 * kStepRows);
+  for (int64_t steps = 1; steps < int64_t{1} << 30; steps += 1 + steps / 7) {
+    std::set<int64_t> sizes;
+    for (int64_t i = 0; i <= 1000; ++i) {  // Up to a tenth more.
+      const int64_t more = steps + steps / 10 * i / 1000, padded = PaddedSteps(more);
+      EXPECT_GE(padded, more);
+      EXPECT_LE(padded - more, std::max<int64_t>(kStepRows, more / 32));
+      EXPECT_EQ(PaddedSteps(padded), padded);
+      sizes.insert(padded);
+    }
+    EXPECT_LE(sizes.size(), 8u) << steps;
   }
 }
 
