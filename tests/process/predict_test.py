@@ -33,6 +33,19 @@ train { batch_size: 64 learning_rate { base: 0.01 } }
 cluster { worker_threads: 1 }
 """
 
+TASKS = """
+name: "tasks" seed: 3
+data { train { path: "%s" csv { header: true } } split { last_share: 0.25 } label { column: ["click", "buy"] } }
+feature { column: "id" categorical {} }
+layer { name: "deep" input: "id" mlp { units: 8 } }
+task { label: "click" input: "deep" }
+task { label: "buy" input: "deep" }
+default_table { dim: 4 }
+train { batch_size: 50 learning_rate { base: 0.1 } }
+evaluate { every_passes: 1 task: "buy" }
+checkpoint {}
+"""
+
 CRITEO = """
 name: "criteo" seed: 7
 data { format: CRITEO_TSV path: "%s" test_share: 0.2 }
@@ -283,6 +296,27 @@ class PredictTest(ProcessTest):
         for row in rows:
             del row['label']
         self.assertEqual(without, rows)
+
+    def test_the_task_that_decides_stands_for_the_model(self):
+        path = self.run_dir + '.csv'
+        random.seed(3)
+        with open(path, 'w') as file:
+            file.write('id,click,buy\n')
+            for row in range(400):
+                file.write('%d,%d,%d\n' % (row % 20, random.random() < row % 20 / 20, random.random() < 0.3))
+        self.write_job(TASKS % path)
+        trained = self.train('--servers=0')
+        self.assertEqual(trained['task'], 'buy')
+        scored = self.eval('--servers=0')
+        self.assertEqual((scored['task'], scored['auc'], scored['tasks']), ('buy', trained['auc'], trained['tasks']))
+        click = self.eval('--servers=0', '--set=evaluate.task=click')
+        self.assertEqual((click['task'], click['auc']), ('click', trained['tasks'][0]['auc']))
+        self.assertEqual(self.eval('--servers=0', '--data', path)['task'], 'buy')
+        unknown = self.thermocline('eval', '--checkpoint', self.run_dir, '--set=evaluate.task=clik')
+        self.assertEqual(unknown.returncode, 2)
+        self.assertIn("which no task learns (did you mean 'click'?)", unknown.stderr)
+        self.predict('tasks.csv', '--data', path)
+        self.assertIn('buy: AUC ', self.said)
 
     def test_ctrl_c_leaves_nothing(self):
         folder = self.run_dir + '-log'
