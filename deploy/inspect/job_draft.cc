@@ -1,5 +1,7 @@
 #include "deploy/inspect/job_draft.h"
 
+#include <google/protobuf/text_format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -15,8 +17,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/check.h"
+#include "common/model/presets.h"
 #include "deploy/inspect/suggestions.h"
 #include "deploy/report/format.h"
+#include "proto/job.pb.h"
 
 namespace thermocline {
 namespace {
@@ -31,6 +36,7 @@ constexpr double kOutOfOrder = 0.01;
 // A share of ids that occur once from which min_count is worth a thought.
 constexpr double kManyOnce = 0.5;
 constexpr uint64_t kMaxSequence = 50;
+constexpr char kSequence[] = "history";  // The name of the one that din, bst and tbsm read.
 constexpr size_t kCommentWidth = 110;
 // Beyond so many inputs a cross layer's matrix is of low rank.
 constexpr int kWideCross = 1024;
@@ -92,24 +98,6 @@ std::vector<std::string> WithRanges(const std::vector<std::string>& names) {
 // "a" for one name in quotes, ["a", "b"] for several.
 std::string List(const std::vector<std::string>& names) {
   return names.size() == 1 ? names[0] : absl::StrCat("[", absl::StrJoin(names, ", "), "]");
-}
-
-// Names that no feature can have: words of the model's inputs, its layers and its sequence.
-std::set<std::string> NamesOf(const std::string& model) {
-  static const auto* const layers = new std::map<std::string, std::set<std::string>>{
-      {"dlrm", {"bottom", "pairs", "top"}},
-      {"wide_deep", {"wide", "deep"}},
-      {"deepfm", {"wide", "fm", "deep"}},
-      {"dcnv2", {"cross", "deep"}},
-      {"finalmlp", {"first", "second", "fusion"}},
-      {"din", {"history", "interest", "deep"}},
-      {"bst", {"history", "transformer", "mean", "deep"}},
-      {"tbsm", {"history", "bottom", "pairs", "step", "vector", "last", "context", "head"}},
-      {"mmoe", {"experts"}}};
-  std::set<std::string> names = {"numeric", "categorical", "fields"};
-  const auto of_model = layers->find(model);
-  if (of_model != layers->end()) names.insert(of_model->second.begin(), of_model->second.end());
-  return names;
 }
 
 class Draft {
@@ -377,7 +365,7 @@ class Draft {
   // in the order of the data, which decides what the model's inputs are.
   void AddFeatures() {
     const Json& columns = figures_.at("columns");
-    std::set<std::string> taken = NamesOf(model_);
+    std::set<std::string> taken = TakenNames();
     std::vector<std::string> names;  // The features' names; an hour has another than its column.
     for (const Json& column : columns) {
       const std::string use = FigureText(column, "use");
@@ -508,7 +496,7 @@ class Draft {
       then.push_back(Quoted(feature_names_.at(history.own)));
     }
     Line("# Read step by step, if these lists have one length in each row.");
-    Line("sequence { name: \"history\" of: [", absl::StrJoin(of, ", "), "]",
+    Line("sequence { name: ", Quoted(kSequence), " of: [", absl::StrJoin(of, ", "), "]",
          model_ == "din" ? "" : absl::StrCat(" then: [", absl::StrJoin(then, ", "), "]"), " }");
   }
 
@@ -592,7 +580,7 @@ class Draft {
     Line("default_table {");
     Line("  dim: ", figures_.at("dim").get<int>());
     Line("  init_scale: 0.03\n  optimizer { adagrad {} }\n}\n");
-    AddStanza();
+    Line(Stanza());
     Line("train {");
     Line("  batch_size: ", batch);
     Line("  learning_rate { base: 0.02 }  # try 0.01 and 0.05, too\n}\n");
@@ -603,47 +591,70 @@ class Draft {
     Line("checkpoint {}");
   }
 
-  // The stanza of the model.
-  void AddStanza() {
-    Line(model_ + " {");
+  std::string Stanza() const {
+    std::string text;
+    const auto line = [&text](const auto&... words) { absl::StrAppend(&text, words..., "\n"); };
+    line(model_, " {");
     if (model_ == "dlrm") {
-      if (numeric_ > 0) Line("  bottom: [256, 64]");
-      Line("  top: [256, 128]");
+      if (numeric_ > 0) line("  bottom: [256, 64]");
+      line("  top: [256, 128]");
     } else if (model_ == "finalmlp") {
-      Line("  first: [256, 128]");
-      Line("  second: [256, 128]");
-      Line("  heads: 4  # divides the last width of both");
-      Line("  # gate: [64] weighs each stream's inputs, by features that first_gate_by and");
-      Line("  # second_gate_by may name (those of the user, those of the item).");
+      line("  first: [256, 128]");
+      line("  second: [256, 128]");
+      line("  heads: 4  # divides the last width of both");
+      line("  # gate: [64] weighs each stream's inputs, by features that first_gate_by and");
+      line("  # second_gate_by may name (those of the user, those of the item).");
     } else if (model_ == "tbsm") {
-      if (numeric_ > 0) Line("  bottom: [64]");
-      Line("  top: [64, 16]");
-      Line("  head: [64]");
+      if (numeric_ > 0) line("  bottom: [64]");
+      line("  top: [64, 16]");
+      line("  head: [64]");
     } else if (model_ == "mmoe" || model_ == "ple") {
-      Line(model_ == "mmoe" ? "  experts: 4" : "  shared_experts: 2\n  task_experts: 2");
-      Line("  expert: [128, 64]");
-      Line("  tower: [64]  # ",
+      line(model_ == "mmoe" ? "  experts: 4" : "  shared_experts: 2\n  task_experts: 2");
+      line("  expert: [128, 64]");
+      line("  tower: [64]  # ",
            Labels().size() > 1 ? "for each label" : "for each label: --label a,b has several");
     } else {
-      if (model_ == "dcnv2") AddCross();
-      if (model_ == "din") Line("  attention: [36]");
-      if (model_ == "bst") Line("  heads: 2\n  positions: 32");
-      Line("  deep: [256, 128, 64]");
+      if (model_ == "dcnv2") {
+        // A full matrix has the square of the input's width.
+        const int width = numeric_ + categorical_ * figures_.at("dim").get<int>();
+        line("  cross_layers: 3");
+        line(width > kWideCross ? "  cross_rank: 64"
+                                : "  # cross_rank: 64  # in place of full matrices");
+      }
+      if (model_ == "din") line("  attention: [36]");
+      if (model_ == "bst") line("  heads: 2\n  positions: 32");
+      line("  deep: [256, 128, 64]");
     }
     if (model_ != "dlrm" && model_ != "tbsm")
-      Line("  # dropout: 0.2  # where the held-out rows get worse in a pass");
+      line("  # dropout: 0.2  # where the held-out rows get worse in a pass");
     if (model_ == "wide_deep") {
-      Line("  # wide_optimizer { ftrl { l1: 0.001 } }  # as in the paper: many weights stay 0");
+      line("  # wide_optimizer { ftrl { l1: 0.001 } }  # as in the paper: many weights stay 0");
     }
-    Line("}\n");
+    line("}");
+    return text;
   }
 
-  // A full matrix has the square of the input's width.
-  void AddCross() {
-    const int width = numeric_ + categorical_ * figures_.at("dim").get<int>();
-    Line("  cross_layers: 3");
-    Line(width > kWideCross ? "  cross_rank: 64"
-                            : "  # cross_rank: 64  # in place of full matrices");
+  // Names that no feature can have: words of the model's inputs, its layers and its sequence. What
+  // the layers are named depends on no more of the features than that there are some.
+  std::set<std::string> TakenNames() const {
+    Job job;
+    CHECK(google::protobuf::TextFormat::ParseFromString(Stanza(), &job));
+    for (const Json& label : Labels()) {
+      job.mutable_data()->mutable_label()->add_column(FigureText(label, "column"));
+    }
+    ModelInputs inputs;
+    inputs.numeric = numeric_;
+    inputs.features = {{"own", "table", 1}};
+    if (ReadsSteps()) {
+      job.add_sequence()->set_name(kSequence);
+      inputs.features.push_back({"steps", "table", 1, /*is_sequence=*/true, /*sequence=*/0});
+      inputs.sequences = {{kSequence, /*first_feature=*/1, /*features=*/1}};
+    }
+    ExpandPreset(inputs, &job);
+    std::set<std::string> names = {"numeric", "categorical", "fields"};
+    for (const Layer& layer : job.layer()) names.insert(layer.name());
+    for (const Sequence& sequence : job.sequence()) names.insert(sequence.name());
+    return names;
   }
 
   const Json& figures_;

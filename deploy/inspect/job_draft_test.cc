@@ -379,6 +379,17 @@ TEST(JobDraft, NamesOfLayersAreNoFeatures) {
   EXPECT_EQ(dlrm.feature(0).name() + dlrm.feature(1).name(), "top_2deep");
   EXPECT_EQ(dcnv2.feature(0).name() + dcnv2.feature(1).name(), "topdeep_2");
   EXPECT_EQ(dcnv2.feature(2).name(), "fields_2");
+  const Json of_tasks =
+      Suggested(Csv({kClick, Column("shared", "hex", 50), Column("mix_click", "hex", 50),
+                     Column("tower_click", "hex", 50)}));
+  const auto names = [&of_tasks](const std::string& model) {
+    const Job job = DraftOf(of_tasks, model);
+    std::vector<std::string> names;
+    for (const Feature& feature : job.feature()) names.push_back(feature.name());
+    return names;
+  };
+  EXPECT_THAT(names("ple"), testing::ElementsAre("shared_2", "mix_click_2", "tower_click_2"));
+  EXPECT_THAT(names("mmoe"), testing::ElementsAre("shared", "mix_click_2", "tower_click_2"));
 }
 
 TEST(JobDraft, MalformedRowsAreAllowedFor) {
