@@ -12,8 +12,18 @@ constexpr Bf16Pair kOnes = 0x3F803F80;
 
 }  // namespace
 
-Bf16Mlp::Bf16Mlp(const MlpConfig& config, Bf16GemmFunction gemm, ThreadPool* pool)
-    : gemm_(gemm), pool_(pool), scratch_(pool->num_threads()) {
+void Bf16Scratch::Fit(int32_t width) {
+  if (NumPairs(width) <= pairs_) return;
+  pairs_ = NumPairs(width);
+  for (OfThread& thread : threads_) {
+    thread.taken.Allocate(kBlockRows, pairs_);
+    thread.made.Allocate(kBlockRows, pairs_);
+  }
+}
+
+Bf16Mlp::Bf16Mlp(const MlpConfig& config, Bf16GemmFunction gemm, ThreadPool* pool,
+                 std::shared_ptr<Bf16Scratch> scratch)
+    : gemm_(gemm), pool_(pool), scratch_(std::move(scratch)) {
   const std::vector<MlpLayer> layers = LayersOf(config);
   for (const MlpLayer& layer : layers) layers_.emplace_back(layer);
   gradient_cells_ = GradientCellsOf(layers);
@@ -26,11 +36,7 @@ Bf16Mlp::Bf16Mlp(const MlpConfig& config, Bf16GemmFunction gemm, ThreadPool* poo
   }
   ones_.Allocate(NumPairs(kGradientChunk), 1);
   for (int64_t r = 0; r < NumPairs(kGradientChunk); ++r) *ones_.View().Row(r) = kOnes;
-  const int32_t widest = *std::max_element(config.widths.begin(), config.widths.end());
-  for (Scratch& scratch : scratch_) {
-    scratch.taken.Allocate(kBlockRows, NumPairs(widest));
-    scratch.made.Allocate(kBlockRows, NumPairs(widest));
-  }
+  scratch_->Fit(*std::max_element(config.widths.begin(), config.widths.end()));
 }
 
 void Bf16Mlp::PackWeights(DeviceSpan<const float> parameters) {
@@ -62,7 +68,7 @@ void Bf16Mlp::PackTransposedWeights(DeviceSpan<const float> parameters) {
     const int64_t row = panel * kGemmPanel;
     const int64_t rows = std::min<int64_t>(kGemmPanel, layer.in - row);
     const auto weights = RowMajorView(parameters.data + layer.weight_offset, layer.out);
-    const PanelView<Bf16Pair> pairs = scratch_[thread].made.View();
+    const PanelView<Bf16Pair> pairs = scratch_->Of(thread)->made.View();
     Bf16GemmCall call = RoundingCall(weights.FromRow(row), rows, layer.out);
     call.column_pairs = pairs;
     gemm_(call);
@@ -90,7 +96,7 @@ void Bf16Mlp::Forward(DeviceSpan<const float> parameters, Matrix input, Matrix o
   const RowGrid grid(input.rows, pool_->num_threads());
   pool_->ParallelFor(grid.cells, [&](int64_t cell, int thread) {
     ForwardRows(parameters.data, input, output, grid.Begin(cell), grid.Begin(cell + 1),
-                &scratch_[thread]);
+                scratch_->Of(thread));
   });
 }
 
@@ -125,7 +131,7 @@ void Bf16Mlp::BackwardData(DeviceSpan<const float> parameters, Matrix output,
   const RowGrid grid(output_gradient.rows, pool_->num_threads());
   pool_->ParallelFor(grid.cells, [&](int64_t cell, int thread) {
     BackwardRows(output, output_gradient, input_gradient, grid.Begin(cell), grid.Begin(cell + 1),
-                 &scratch_[thread]);
+                 scratch_->Of(thread));
   });
 }
 

@@ -9,6 +9,7 @@
 #define THERMOCLINE_KERNELS_CPU_BF16_MLP_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "common/base/thread_pool.h"
@@ -18,10 +19,31 @@
 
 namespace thermocline {
 
+// What threads need while an Mlp computes: room for what the next product of a chain takes and what
+// it makes, in turn, in pairs of columns. All Mlps of a device share it, as they compute one after
+// another.
+class Bf16Scratch {
+ public:
+  struct OfThread {
+    PanelMatrix<Bf16Pair> taken, made;  // [kBlockRows, the widest layer]
+  };
+
+  explicit Bf16Scratch(int num_threads) : threads_(num_threads) {}
+
+  // Makes room for layers of this width. What was in the scratch is lost.
+  void Fit(int32_t width);
+  OfThread* Of(int thread) { return &threads_[thread]; }
+
+ private:
+  int64_t pairs_ = 0;
+  std::vector<OfThread> threads_;
+};
+
 class Bf16Mlp : public Mlp {
  public:
-  // `pool` outlives this.
-  Bf16Mlp(const MlpConfig& config, Bf16GemmFunction gemm, ThreadPool* pool);
+  // `pool` outlives this; `scratch` is for its threads.
+  Bf16Mlp(const MlpConfig& config, Bf16GemmFunction gemm, ThreadPool* pool,
+          std::shared_ptr<Bf16Scratch> scratch);
 
   void Forward(DeviceSpan<const float> parameters, Matrix input, Matrix output) override;
   void BackwardData(DeviceSpan<const float> parameters, Matrix output, Matrix output_gradient,
@@ -40,11 +62,7 @@ class Bf16Mlp : public Mlp {
     BitMatrix input_is_positive;  // The same, for all layers but the first.
     Pairs output_gradient;        // [max_trained, out] before the ReLU
   };
-  // A thread's: what the next product of a chain takes and what it makes, in turn, in pairs of
-  // columns.
-  struct Scratch {
-    Pairs taken, made;  // [kBlockRows, the widest layer]
-  };
+  using Scratch = Bf16Scratch::OfThread;
 
   int num_layers() const { return static_cast<int>(layers_.size()); }
   void PackWeights(DeviceSpan<const float> parameters);
@@ -62,8 +80,8 @@ class Bf16Mlp : public Mlp {
   ThreadPool* const pool_;
   std::vector<Layer> layers_;
   std::vector<GradientCell> gradient_cells_;
-  Pairs ones_;                    // [kGradientChunk, 1]
-  std::vector<Scratch> scratch_;  // [threads]
+  Pairs ones_;  // [kGradientChunk, 1]
+  const std::shared_ptr<Bf16Scratch> scratch_;
 };
 
 }  // namespace thermocline

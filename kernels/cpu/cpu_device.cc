@@ -51,6 +51,7 @@ class CpuDevice : public Device {
       : pool_(options.num_threads),
         gemm_(options.isa != CpuIsaLimit::kAvx2 && HasAvx512() ? GemmAvx512 : GemmAvx2),
         bf16_gemm_(Bf16GemmFor(options.isa)),
+        bf16_scratch_(std::make_shared<Bf16Scratch>(options.num_threads)),
         layers_(&pool_),
         steps_(&pool_) {
     CHECK(CpuSupports(options.isa));
@@ -87,7 +88,7 @@ class CpuDevice : public Device {
   std::unique_ptr<Mlp> CreateMlp(const MlpConfig& config) override {
     CHECK(config.precision != MlpPrecision::kTf32);
     if (config.precision == MlpPrecision::kBfloat16) {
-      return std::make_unique<Bf16Mlp>(config, bf16_gemm_, &pool_);
+      return std::make_unique<Bf16Mlp>(config, bf16_gemm_, &pool_, bf16_scratch_);
     }
     return std::make_unique<CpuMlp>(config, gemm_, &pool_);
   }
@@ -187,6 +188,7 @@ class CpuDevice : public Device {
   ThreadPool pool_;
   const GemmFunction gemm_;
   const Bf16GemmFunction bf16_gemm_;
+  const std::shared_ptr<Bf16Scratch> bf16_scratch_;
   CpuLayerOperations layers_;
   CpuStepOperations steps_;
   std::vector<float> block_squares_;  // [blocks] Of the last DenseUpdate with clip_global_norm.

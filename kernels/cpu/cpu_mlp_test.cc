@@ -45,8 +45,10 @@ MlpMaker With(GemmFunction gemm) {
 }
 
 MlpMaker With(Bf16GemmFunction gemm) {
-  return [gemm](const MlpConfig& config, ThreadPool* pool) {
-    return std::make_unique<Bf16Mlp>(config, gemm, pool);
+  // The Mlps of a device share it: what another has left there does not matter.
+  const auto scratch = std::make_shared<Bf16Scratch>(/*num_threads=*/4);
+  return [gemm, scratch](const MlpConfig& config, ThreadPool* pool) {
+    return std::make_unique<Bf16Mlp>(config, gemm, pool, scratch);
   };
 }
 
