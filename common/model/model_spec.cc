@@ -29,9 +29,17 @@ struct RowFloats {
 };
 
 // Outputs of the hidden layers, their gradients, and what the MLP's own operations need.
-RowFloats HiddenFloats(const GraphNode& mlp, ComputeOn where) {
+RowFloats HiddenFloats(const GraphNode& mlp, ComputeOn where, Precision precision) {
   const bool on_gpu = where == ComputeOn::kGpu;
   RowFloats floats;
+  if (!on_gpu && precision == BFLOAT16) {
+    // The CPU keeps each layer's input and the gradient of its output, in half as much.
+    for (const DenseTensor& weight : mlp.tensors) {
+      floats.values += RoundUp(weight.in, kCpuPanel) / 2;
+      floats.gradients += RoundUp(weight.out, kCpuPanel) / 2;
+    }
+    return floats;
+  }
   for (size_t i = 0; i + 1 < mlp.tensors.size(); ++i) {
     floats.values += RoundUp(mlp.tensors[i].out, on_gpu ? kGpuAlignment : kCpuPanel);
   }
@@ -85,7 +93,7 @@ uint64_t ModelSpec::ActivationBytes(const BatchRoom& room, ComputeOn where,
   }
   for (const GraphNode& node : graph.nodes) {
     if (node.op != GraphNode::Op::kMlp) continue;
-    add(graph.buffers[node.output.buffer].sequence, HiddenFloats(node, where));
+    add(graph.buffers[node.output.buffer].sequence, HiddenFloats(node, where, precision));
     if (where != ComputeOn::kGpu || room.trained == 0) continue;
     for (const DenseTensor& bias : node.biases) floats += kBiasPartials * bias.out;
   }

@@ -80,6 +80,20 @@ TEST(DescribeModel, DlrmOfTheKaggleShape) {
             sizeof(float) * 100 * (floats / 2 + (hidden - 384) / 2 + 384) + 8);
 }
 
+// A CPU has the input and the output's gradient of each fully connected layer in bfloat16, also
+// those of a layer alone.
+TEST(DescribeModel, ActivationsInBfloat16) {
+  const std::string text = "dlrm { bottom: [512, 256] top: [512] }";
+  const auto bytes = [&](const std::string& precision) {
+    return DescribeModel(JobOf(text + precision), InputsOf(13, std::vector<int>(26, 16)))
+        .ActivationBytes({100, 100}, ComputeOn::kCpu);
+  };
+  // 13 x 512, 512 x 256, 256 x 16; 367 x 512, 512 x 1: in panels of 64 columns.
+  const int64_t pairs = (64 + 512) + (512 + 256) + (256 + 64) + (384 + 512) + (512 + 64);
+  const int64_t float32 = 2 * (512 + 256 + 512) + 384;
+  EXPECT_EQ(bytes("precision: BFLOAT16"), bytes("") + sizeof(float) * 100 * (pairs / 2 - float32));
+}
+
 TEST(DescribeModel, DlrmOfNumericOrEmbeddedFeaturesAlone) {
   const ModelSpec embedded = DescribeModel(JobOf("dlrm { top: 4 }"), InputsOf(0, {8, 8, 8}));
   // The top reads an embedding and the products of three.
