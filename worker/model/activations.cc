@@ -118,16 +118,6 @@ void Activations::AllocateGradients(int sequence) {
   }
 }
 
-int64_t Activations::BytesOf(int sequence) const {
-  int64_t floats = 0;
-  for (const GraphBuffer& graph : graph_.buffers) {
-    if (graph.sequence != sequence) continue;
-    if (graph.has_value) floats += graph.ld * RoomOf(sequence).computed;
-    if (graph.has_gradient) floats += graph.ld * RoomOf(sequence).trained;
-  }
-  return static_cast<int64_t>(sizeof(float)) * floats;
-}
-
 std::vector<int> Activations::Begin(const SparseBatch& batch, bool is_trained) {
   CHECK_LE(batch.batch_size, is_trained ? room_[0].trained : room_[0].computed);
   CHECK_EQ(batch.sequences.size() + 1, rows_.size());

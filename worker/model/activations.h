@@ -40,7 +40,6 @@ class Activations {
   // sequence: kSamples, or whose steps.
   int32_t RowsOf(int sequence) const { return rows_[sequence + 1]; }
   BatchRoom RoomOf(int sequence) const { return room_[sequence + 1]; }  // In rows.
-  int64_t BytesOf(int sequence) const;                                  // All memory of its rows.
   int SequenceOf(const Columns& columns) const { return graph_.buffers[columns.buffer].sequence; }
 
   Matrix ValueOf(const Columns& columns) const;     // [rows, width] float32, device

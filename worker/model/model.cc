@@ -142,11 +142,16 @@ void Model::Begin(Matrix numeric, const SparseBatch& batch, DeviceSpan<const Sam
 }
 
 std::string Model::DescribeGrowth() const {
+  const ComputeOn where = device_->is_host_memory() ? ComputeOn::kCpu : ComputeOn::kGpu;
   std::string text;
   for (const int s : grown_) {
-    absl::StrAppend(&text, text.empty() ? "" : ", ", "room for ", activations_.RoomOf(s).computed,
+    const BatchRoom room = activations_.RoomOf(s);
+    std::vector<double> steps(ranges_.size());
+    steps[s] = 1;  // As many samples take as much, and besides as much without steps.
+    absl::StrAppend(&text, text.empty() ? "" : ", ", "room for ", room.computed,
                     " steps of sequence '", spec_.inputs.sequences[s].name, "' takes ",
-                    activations_.BytesOf(s), " bytes");
+                    spec_.ActivationBytes(room, where, steps) - spec_.ActivationBytes(room, where),
+                    " bytes");
   }
   return text;
 }

@@ -2,11 +2,13 @@
 
 #include <google/protobuf/text_format.h>
 
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -373,6 +375,35 @@ TEST(ModelTest, ALargerBatchIsScoredBetweenSteps) {
   EXPECT_EQ(with_room.size(), 300u);
   EXPECT_EQ(without_room, with_room);
   EXPECT_EQ(alone, with_room);
+}
+
+// What growth takes has what MLPs keep of each step, in panels of 64 columns.
+TEST(ModelTest, GrowthTakesHiddenLayersToo) {
+  const uint64_t seed = TestSeed();
+  const auto growth_of = [seed](const std::string& units) {
+    Case c = TwoSequences("", Graph("layer { name: 's' input: 'S' mlp { units: " + units +
+                                        " } } layer { name: 's_all' input: 's' pool {} } "
+                                        "layer { name: 'raw' input: 'T' pool {} }",
+                                    "'s_all', 'raw', 'C1', 'C2', 'numeric'"));
+    c.batch.batch_size = 300;
+    c.batch.max_bag = {2, -1, 30, 1, 1};
+    std::mt19937_64 rng(seed), batch_rng(seed);
+    const std::unique_ptr<Device> device = MakeCpuDevice({1, CpuIsaLimit::kAuto});
+    ModelUnderTest model(DescribeModel(JobOf(c), InputsOf(c)), OptimizerConfig(), device.get(),
+                         {300, 0}, &rng);
+    model.Score(MakeRandomBatch(c.batch, model.spec, model.model.vector_places(), &batch_rng));
+    const std::string said = model.model.DescribeGrowth();
+    std::pair<int64_t, int64_t> growth;  // Steps and bytes.
+    EXPECT_EQ(std::sscanf(said.c_str(), "room for %ld steps of sequence 'S' takes %ld bytes",
+                          &growth.first, &growth.second),
+              2)
+        << said;
+    return growth;
+  };
+  const auto [steps, bytes] = growth_of("4");
+  EXPECT_GT(steps, 1024);
+  const int64_t hidden = 320 * sizeof(float);
+  EXPECT_EQ(growth_of("[300, 4]"), std::pair(steps, bytes + steps * hidden));
 }
 
 TEST(ModelTest, DropsUnitsInTrainingAlone) {
