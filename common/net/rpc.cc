@@ -1,6 +1,7 @@
 #include "common/net/rpc.h"
 
 #include <arpa/inet.h>
+#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/tls_certificate_provider.h>
@@ -195,6 +196,9 @@ grpc::ChannelArguments DataPlaneArguments(int max_message_bytes) {
 std::shared_ptr<grpc::Channel> OpenChannel(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
     int max_message_bytes) {
+  // gRPC stays set up until the process ends. The end of the last channel would take it down, which
+  // waits for its threads: for ever where the system did not let it make one.
+  [[maybe_unused]] static const bool is_kept = (grpc_init(), true);
   return grpc::CreateCustomChannel(address, credentials, DataPlaneArguments(max_message_bytes));
 }
 
