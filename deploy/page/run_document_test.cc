@@ -7,6 +7,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -86,7 +87,9 @@ TEST(RunDocument, SeveralTasksHaveFiguresAndColumnsOfTheirOwn) {
              EventLine("eval", 2,
                        {{"step", 0},
                         {"auc", 0.75},
-                        {"tasks", {task("buy", "auc", 0.625), task("click", "auc", 0.75)}}}));
+                        {"tasks",
+                         {task("buy", "auc", 0.625), task("click", "auc", 0.75),
+                          task("late", "auc", std::nan(""))}}}));
   const Json json = DocumentOf(run);
   EXPECT_EQ(json["progress"]["mean"]["loss"], Json::array({1.5}));
   EXPECT_EQ(json["progress"]["mean"]["loss of buy"], Json::array({0.25}));
@@ -96,6 +99,8 @@ TEST(RunDocument, SeveralTasksHaveFiguresAndColumnsOfTheirOwn) {
   EXPECT_EQ(json["evals"]["logloss of buy"], Json::array({nullptr}));
   EXPECT_EQ(FigureIn(json, "AUC of buy"), "0.6250");
   EXPECT_EQ(FigureIn(json, "AUC of click"), "0.7500");
+  EXPECT_EQ(FigureIn(json, "AUC of late"), "n/a") << "no held-out row has the label";
+  EXPECT_EQ(FigureIn(json, "Logloss of late"), "");
   EXPECT_EQ(FigureIn(json, "AUC"), "") << "it is one of these";
 }
 
@@ -199,6 +204,10 @@ TEST(RunDocument, HowARunStands) {
   EXPECT_THAT(failed["next"][0][0].get<std::string>(), HasSubstr("checkpoint.max_rollbacks"));
   EXPECT_EQ(failed["next"][1][0], "Go on from step-000000000");
   EXPECT_THAT(failed["next"][1][1].get<std::string>(), HasSubstr("train --resume --run-dir"));
+  const Json bad_job = state_of(
+      trains + EventLine("end", 2, {{"status", "INVALID_ARGUMENT"}, {"reason", "no label"}}),
+      false);
+  EXPECT_EQ(bad_job["next"][0], Json({"Begin a new run, with another job file", nullptr}));
 }
 
 TEST(RunDocument, ASummaryOfAnEarlierLaunchIsNotUsed) {

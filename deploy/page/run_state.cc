@@ -61,7 +61,9 @@ Json DescribeEnd(const RunHistory& history, const RunFiles& files, const std::st
                          NumberAt(history.limit, "limit").value_or(0)),
          nullptr});
   }
-  next.push_back(resume);
+  // To go on would end the same way.
+  const bool is_bad_job = end.status == "INVALID_ARGUMENT";
+  next.push_back(is_bad_job ? Json{"Begin a new run, with another job file", nullptr} : resume);
   next.push_back(logs);
   return State("failed", "Failed", absl::StrCat(end.status, ": ", end.reason), std::move(next));
 }
@@ -98,6 +100,10 @@ void AddScores(const Json& source, const std::string& note, Rows* rows) {
     const auto add = [&](const char* what, const char* name) {
       rows->Real(absl::StrCat(what, " of ", label).c_str(), NumberAt(task, name), note);
     };
+    if (!NumberAt(task, "auc") && !NumberAt(task, "logloss")) {
+      return rows->Text(absl::StrCat("AUC of ", label).c_str(), "n/a",
+                        "no held-out row has the label");
+    }
     add("AUC", "auc");
     add("GAUC", "gauc");
     add("Logloss", "logloss");

@@ -730,11 +730,12 @@ def auc(scores, labels):
 
 
 def metrics(logits, labels):
-    """{'auc', 'logloss'} of one task over the samples with a label; {} where none has one."""
+    """{'samples', 'auc', 'logloss'} of one task over the samples with a label; {} where none has one."""
     has_label = ~np.isnan(labels)
     if len(labels) and not has_label.any():
         return {}
-    return {'auc': auc(logits[has_label], labels[has_label]), 'logloss': logloss(logits[has_label], labels[has_label])}
+    logits, labels = logits[has_label], labels[has_label]
+    return {'samples': len(labels), 'auc': auc(logits, labels), 'logloss': logloss(logits, labels)}
 
 
 def logloss(logits, labels):
@@ -792,7 +793,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             file.writelines(','.join('%.9g' % logit for logit in np.atleast_1d(of)) + '\n' for of in logits)
     columns = [logits, labels] if logits.ndim == 1 else [logits.T, labels.T]
     tasks = [metrics(*of) for of in (zip(*columns) if logits.ndim > 1 else [columns])]
-    result = {'samples': len(labels), **tasks[0]}
+    result = {**tasks[0], 'samples': len(labels)}
     if len(tasks) > 1:
         result['tasks'] = {task['label']: of for task, of in zip(model.config['tasks'], tasks)}
     if flags.json:
@@ -800,9 +801,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
     elif not any(tasks):
         print('%d samples; the log has no labels' % len(labels))
     else:
-        for label, of in result.get('tasks', {'': result}).items():
-            print((label and label + ': ') + ('AUC %(auc).4f  logloss %(logloss).4f' % of if of else 'no labels') +
-                  '  on %d samples' % len(labels))
+        for label, of in zip(result.get('tasks', ['']), tasks):
+            print((label and label + ': ') +
+                  ('AUC %(auc).4f  logloss %(logloss).4f  on %(samples)d samples' % of if of else 'no labels'))
     return 0
 
 

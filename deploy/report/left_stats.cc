@@ -13,8 +13,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// JSON has null for a number that is not one, and a message would take it for 0.
+void NameNaNs(Json* json) {
+  if (json->is_null()) *json = "NaN";
+  if (!json->is_structured()) return;
+  for (Json& part : *json) NameNaNs(&part);
+}
+
 template <typename Stats>
-absl::StatusOr<Stats> StatsFromJson(const Json& json) {
+absl::StatusOr<Stats> StatsFromJson(Json json) {
+  NameNaNs(&json);
   google::protobuf::util::JsonParseOptions options;
   // A file may be of another version, and a worker's has more than its stats.
   options.ignore_unknown_fields = true;

@@ -95,6 +95,10 @@ std::string PhaseText(const WorkerPhase& phase) {
   return absl::StrFormat("%s %d%%", phase.name(), 100 * phase.done() / phase.total());
 }
 
+std::string LossText(double loss) {
+  return std::isnan(loss) ? "n/a" : absl::StrFormat("%.4f", loss);
+}
+
 }  // namespace
 
 const RpcStats* FindRpc(const ServerStats& stats, const std::string& method) {
@@ -280,8 +284,7 @@ std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
     rows.push_back(
         {worker.address, absl::StrCat(stats.worker_rank()), PhaseText(stats.phase()),
          absl::StrCat(stats.step()), FormatCount(stats.samples()),
-         absl::StrFormat("%.0f", stats.samples_per_s()),
-         std::isnan(stats.loss()) ? "n/a" : absl::StrFormat("%.4f", stats.loss()),
+         absl::StrFormat("%.0f", stats.samples_per_s()), LossText(stats.loss()),
          FormatBytes(stats.resident_bytes()), FormatBytes(stats.bytes_pulled()),
          FormatBytes(stats.bytes_pushed()), FormatBytes(stats.bytes_to_device()),
          FormatBytes(stats.bytes_from_device()), FormatCount(stats.rpc_retries()),
@@ -290,7 +293,7 @@ std::string RenderWorkerStats(const std::vector<WorkerReport>& workers) {
     if (stats.task_losses().empty()) continue;
     absl::StrAppend(&losses, "worker ", stats.worker_rank(), ": loss");
     for (const TaskStats& task : stats.task_losses()) {
-      absl::StrAppendFormat(&losses, "  %s %.4f", task.task(), task.loss());
+      absl::StrAppend(&losses, "  ", task.task(), " ", LossText(task.loss()));
     }
     losses += '\n';
   }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -111,6 +112,22 @@ TEST(StatsTable, WorkersSayHowStaleTheirRowsWere) {
   worker.set_max_staleness(3);
   worker.set_mean_staleness(1.25);
   EXPECT_THAT(RenderWorkerStats({{"w:3", worker}}), ContainsRegex("w:3 .* 3 max, 1.25 mean"));
+}
+
+TEST(StatsTable, ALossThatThereIsNotIsNoNumber) {
+  WorkerStats worker;
+  worker.set_loss(std::nan(""));
+  EXPECT_THAT(RenderWorkerStats({{"w:3", worker}}), ContainsRegex("w:3 .* n/a "));
+  worker.set_loss(0);
+  TaskStats* const click = worker.add_task_losses();
+  click->set_task("click");
+  click->set_loss(0.25);
+  TaskStats* const buy = worker.add_task_losses();
+  buy->set_task("buy");
+  buy->set_loss(std::nan(""));
+  const std::string text = RenderWorkerStats({{"w:3", worker}});
+  EXPECT_THAT(text, ContainsRegex("w:3 .* 0.0000 "));
+  EXPECT_THAT(text, HasSubstr("worker 0: loss  click 0.2500  buy n/a\n"));
 }
 
 TEST(StatsTable, WorkersSayWhatTheyDo) {

@@ -33,7 +33,7 @@ train { batch_size: 64 learning_rate { base: 0.01 } }
 cluster { worker_threads: 1 }
 """
 
-TASKS = """
+SECOND_DECIDES = """
 name: "tasks" seed: 3
 data { train { path: "%s" csv { header: true } } split { last_share: 0.25 } label { column: ["click", "buy"] } }
 feature { column: "id" categorical {} }
@@ -44,6 +44,23 @@ default_table { dim: 4 }
 train { batch_size: 50 learning_rate { base: 0.1 } }
 evaluate { every_passes: 1 task: "buy" }
 checkpoint {}
+"""
+
+# The label "late" is missing in some rows.
+TASKS = """
+name: "tasks" seed: 3
+data {
+  train { path: "%s" csv { header: true } }
+  split { column: "day" test_from: "2026-11-20" }
+  label { column: ["event", "late"] positive: ["buy", "1"] may_be_missing: true }
+}
+feature { column: ["user", "item"] categorical {} }
+feature { column: "price" numeric { missing: 0 } }
+checkpoint {}
+mmoe { experts: 2 expert: [8] tower: [4] }
+default_table { dim: 8 }
+train { batch_size: 64 learning_rate { base: 0.05 } }
+cluster { worker_threads: 1 }
 """
 
 CRITEO = """
@@ -92,10 +109,10 @@ def group_auc(labels, logits, weights, groups):
     return total / total_weight
 
 
-def logits_of(rows):
+def logits_of(rows, column='score'):
     """The logits of a csv with --logits: float32, in few digits."""
     return list(struct.unpack('<%df' % len(rows), struct.pack('<%df' % len(rows),
-                                                              *(float(row['score']) for row in rows))))
+                                                              *(float(row[column]) for row in rows))))
 
 
 def read_npy(path):
@@ -176,12 +193,13 @@ class PredictTest(ProcessTest):
         random.seed(seed)
         with open(path, 'w') as file:
             file.write(header + '\n')
-            for _ in range(rows):
+            for i in range(rows):
                 item = random.randint(0, 50)
                 row = {'day': '2026-11-%02d' % random.randint(1, 24), 'user': 'u%d' % random.randint(0, 99),
                        'item': '"i,%d"' % item, 'price': random.choice(['', '3.5', '20']),
                        'event': 'buy' if random.randint(0, 50) > item else 'view',
-                       'count': str(random.randint(0, 3))}
+                       'count': str(random.randint(0, 3)),
+                       'late': '' if i % 3 == 0 else str(int(item * i % 7 < 3)), 'none': ''}
                 file.write(','.join(row[name] for name in header.split(',')) + '\n')
 
     def test_columns_labels_and_malformed_rows(self):
@@ -232,6 +250,45 @@ class PredictTest(ProcessTest):
         scores = self.predict('bad.npy', '--data', today, '--max-bad-lines=2')
         self.assertEqual(len(scores), 300)
         self.assertEqual([row for row, score in enumerate(scores) if math.isnan(score)], [7, 199])
+
+    def test_several_tasks_with_missing_labels(self):
+        path = self.run_dir + '.csv'
+        self.write_shop(path, 1500, header='day,user,item,price,event,late,none')
+        self.write_job(TASKS % path)
+        self.train('--servers=0')
+        scored = self.eval('--data', path, '--servers=0')
+        rows = self.predict('tasks.csv', '--data', path, '--logits')
+        self.assertEqual(list(rows[0]), ['row', 'label_event', 'label_late', 'score_event', 'score_late'])
+        for of, samples in zip(scored['tasks'], (1500, 1000)):
+            label = of['label']
+            there = [row for row in rows if row['label_' + label] != '']
+            labels, logits = [int(row['label_' + label]) for row in there], logits_of(there, 'score_' + label)
+            self.assertEqual((len(there), of['samples']), (samples, samples))
+            self.assertEqual((auc(labels, logits), logloss(labels, logits)), (of['auc'], of['logloss']))
+            self.assertIn('%s: AUC %.4f ' % (label, of['auc']), self.said)
+            self.assertIn(' on %s rows with labels\n' % format(samples, ','), self.said)
+        # Rows without any label have the same scores.
+        unlabelled = self.run_dir + '-unlabelled.csv'
+        self.write_shop(unlabelled, 1500, header='user,item,price')
+        without = self.predict('without.csv', '--data', unlabelled, '--logits')
+        self.assertEqual(without, [{name: row[name] for name in ('row', 'score_event', 'score_late')} for row in rows])
+        # Both towers leave with their tensors.
+        export = self.path_of('model.safetensors')
+        done = self.thermocline('checkpoint', 'export', self.run_dir, export)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(export, 'rb') as file:
+            tensors = json.loads(file.read(struct.unpack('<Q', file.read(8))[0]))
+        self.assertEqual([tensors[label + '.weight']['shape'] for label in ('event', 'late')], [[4, 1]] * 2)
+        model = json.loads(tensors['__metadata__']['model'])
+        self.assertEqual([task['label'] for task in model['tasks']], ['event', 'late'])
+        # A label that all rows lack: no checkpoint helps.
+        run_dir = self.run_dir + '-none'
+        code, _, err = self.finish(self.start('--servers=0', '--set=data.label.column=["event", "none"]',
+                                              '--set=checkpoint.every_steps=5', run_dir=run_dir))
+        self.assertEqual(code, 1)
+        self.assertIn("no training row has the label 'none' ", err)
+        self.assertIn('trained: thermocline train JOB --init-from ' + run_dir, err)
+        self.assertNotIn('--resume', err)
 
     def predict_lines(self, path, lines):
         with open(path, 'w') as file:
@@ -304,7 +361,7 @@ class PredictTest(ProcessTest):
             file.write('id,click,buy\n')
             for row in range(400):
                 file.write('%d,%d,%d\n' % (row % 20, random.random() < row % 20 / 20, random.random() < 0.3))
-        self.write_job(TASKS % path)
+        self.write_job(SECOND_DECIDES % path)
         trained = self.train('--servers=0')
         self.assertEqual(trained['task'], 'buy')
         scored = self.eval('--servers=0')

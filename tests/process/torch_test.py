@@ -363,6 +363,11 @@ class TorchTest(ProcessTest):
             together = model(batch.dense, batch.keys, batch.offsets, batch.weights).numpy()
         self.assertLess(np.abs(alone - together).max(), 1e-5)
         self.assertTrue(np.isnan(batch.labels).any() and batch.labels.shape == (40, 3))
+        scored, evaluated = self.score(self.export(), '--data', data, '--held-out'), self.evaluate('held-out')
+        self.assertEqual(scored['samples'], evaluated['eval_samples'])
+        for of in evaluated['tasks']:
+            self.assertLess(of['samples'], scored['samples'])  # Some of its labels are missing.
+            self.assert_same(scored['tasks'][of['label']], {**of, 'eval_samples': of['samples']})
 
     def test_a_step_goes_where_autograd_says(self):
         data = self.write_histories()

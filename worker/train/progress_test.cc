@@ -62,8 +62,14 @@ TEST_F(WorkerProgressTest, AWindowWithoutALossHasNone) {
   report.skipped_steps = 20;
   report.window_samples = report.window_global_samples = 160;
   report.window_loss = report.batch_auc = std::nan("");
-  progress.OnReport(report);
+  report.tasks = {{"click", 0.5, 0.75}, {"buy", std::nan(""), std::nan("")}};
   EXPECT_TRUE(std::isnan(progress.Stats().loss()));
+  progress.OnReport(report);
+  const WorkerStats stats = progress.Stats();
+  EXPECT_TRUE(std::isnan(stats.loss()));
+  ASSERT_EQ(stats.task_losses_size(), 2);
+  EXPECT_EQ(stats.task_losses(0).loss(), 0.5);
+  EXPECT_TRUE(std::isnan(stats.task_losses(1).loss()));
   const std::vector<nlohmann::json> lines = Lines();
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_TRUE(lines[0].at("loss").is_null());
@@ -94,8 +100,8 @@ TEST_F(WorkerProgressTest, ScansAndScoresAdvance) {
   EXPECT_EQ(progress.Stats().phase().name(), "skipping to the held-out rows");
   EXPECT_EQ(progress.Stats().phase().advances(), 3u);
   progress.OnScan("skipping to the held-out rows", {300, 1000, true});
-  progress.OnScored(64, -1);
-  progress.OnScored(128, -1);
+  progress.OnSamples(64, -1);
+  progress.OnSamples(128, -1);
   EXPECT_EQ(progress.Stats().phase().name(), "evaluating");
   EXPECT_EQ(progress.Stats().phase().done(), 128u);
   EXPECT_EQ(progress.Stats().phase().total(), 0u);
@@ -146,7 +152,7 @@ TEST_F(WorkerProgressTest, APhaseThatLastsIsWrittenAndItsEnd) {
   progress.OnScan("counting lines", {1000, 1000, true});
   progress.Enter("training");
   progress.Enter("evaluating");
-  progress.OnScored(64, 640);
+  progress.OnSamples(64, 640);
   progress.Enter("ending");
   const std::vector<nlohmann::json> lines = Lines();
   ASSERT_THAT(lines, SizeIs(4));
@@ -172,7 +178,7 @@ TEST_F(WorkerProgressTest, OfAShortPhaseNothingIsWritten) {
   progress.OnScan("counting lines", {100, 1000, false});
   progress.OnScan("counting lines", {1000, 1000, true});
   progress.Enter("evaluating");
-  progress.OnScored(64, 640);
+  progress.OnSamples(64, 640);
   progress.Enter("ending");
   EXPECT_THAT(Lines(), IsEmpty());
 }

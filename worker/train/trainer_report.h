@@ -2,6 +2,7 @@
 #ifndef THERMOCLINE_WORKER_TRAIN_TRAINER_REPORT_H_
 #define THERMOCLINE_WORKER_TRAIN_TRAINER_REPORT_H_
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -46,7 +47,7 @@ struct TrainerReport {
   uint64_t skipped_steps = 0;   // This run's steps of which the model made no gradient.
   // The mean loss over this worker's samples of steps that were not skipped; NaN: there is none. Of
   // several tasks it is the sum of their losses times their weights.
-  double window_loss = 0;
+  double window_loss = NAN;
   uint64_t window_samples = 0;
   uint64_t window_global_samples = 0;
   // This worker's last batch's; NaN: the batch has one class only, or its scores are not known. Of
