@@ -10,7 +10,8 @@ namespace thermocline {
 // Exit codes.
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;
-inline constexpr int kExitUsage = 2;  // Bad flags or a bad job file: nothing was done.
+// Bad flags or a bad job file. Nothing was done, unless a worker found it out from its data.
+inline constexpr int kExitUsage = 2;
 // A worker has lost a server, or a server has lost pushes that it had acknowledged to the worker.
 // The job itself is not at fault.
 inline constexpr int kExitServerLost = 3;

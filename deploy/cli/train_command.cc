@@ -99,6 +99,12 @@ std::string HowToGoOn(const RunSetup& setup, const TrainFlags& flags, const absl
   const auto next = FindNextGeneration(store, setup.job.name(), "");
   if (!next.ok()) return "";
   if (next->start.base.empty()) return HowToBeginAnew(setup, store, flags.job);
+  if (absl::IsInvalidArgument(why)) {
+    return absl::StrCat(
+        "\nto go on would end the same way; a new run with another job file may begin with what is "
+        "trained: thermocline train JOB --init-from ",
+        setup.directory.path());
+  }
   return absl::StrCat(
       "\nto go on from the last checkpoint: ", ResumeCommandOf(setup),
       absl::IsCancelled(why) ? "" : HowToGoOnFromAnOlderOne(setup, store, next->start));

@@ -61,7 +61,11 @@ absl::Status FailureStatus(const std::vector<ProcessFailure>& failures) {
     if (!failure.end.reason.empty()) continue;
     parts.push_back(absl::StrCat(failure.name, " ", failure.end.report));
   }
-  return absl::AbortedError(absl::StrJoin(parts, "\n"));
+  const bool is_bad_job = std::any_of(
+      failures.begin(), failures.end(),
+      [](const ProcessFailure& failure) { return failure.end.exit_code == kExitUsage; });
+  return absl::Status(is_bad_job ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kAborted,
+                      absl::StrJoin(parts, "\n"));
 }
 
 // ProcessTable

@@ -68,8 +68,8 @@ bool OnlyScriptsFailed(const std::vector<ProcessFailure>& failures);
 // One line: "server 0 was killed by signal 9 (Killed), worker 1 exited with code 3".
 std::string DescribeFailures(const std::vector<ProcessFailure>& failures);
 
-// kAborted. Its message has the reasons, each once and above the processes that gave it, and the
-// reports.
+// kAborted; kInvalidArgument where a process could not use the job as it is written (kExitUsage).
+// Its message has the reasons, each once and above the processes that gave it, and the reports.
 absl::Status FailureStatus(const std::vector<ProcessFailure>& failures);
 
 // One server or worker, over all its processes.

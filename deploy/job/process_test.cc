@@ -51,6 +51,8 @@ TEST(ProcessTest, Texts) {
             "server 0 was killed by signal 9 (Killed), worker 1 exited with code 3");
   EXPECT_EQ(FailureStatus(failures),
             absl::AbortedError("server 0 was killed\n  | a\nworker 1 exited with code 3"));
+  EXPECT_EQ(FailureStatus({{kWorker, "worker 1", {2, "exited", "exited", "no row has the label"}}}),
+            absl::InvalidArgumentError("no row has the label\n  | worker 1 exited"));
   EXPECT_EQ(ProcessName(kWorker, 7), "worker 7");
 }
 

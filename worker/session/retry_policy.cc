@@ -11,6 +11,7 @@ namespace thermocline {
 namespace {
 
 constexpr char kServerLossPayload[] = "thermocline/server-loss";
+constexpr char kBadJobPayload[] = "thermocline/bad-job";
 constexpr char kScriptFailurePayload[] = "thermocline/script-failure";
 
 // An attempt shortly before the worker gives up gets at least this long.
@@ -81,10 +82,16 @@ bool IsScriptFailure(const absl::Status& status) {
   return status.GetPayload(kScriptFailurePayload).has_value();
 }
 
+absl::Status MarkBadJob(absl::Status error) {
+  error.SetPayload(kBadJobPayload, absl::Cord());
+  return error;
+}
+
 int ExitCodeOf(const absl::Status& status) {
   if (status.ok()) return kExitDone;
   if (IsScriptFailure(status)) return kExitScript;
   if (IsServerLoss(status)) return kExitServerLost;
+  if (status.GetPayload(kBadJobPayload).has_value()) return kExitUsage;
   return IsSilence(status) ? kExitTrouble : kExitFailed;
 }
 

@@ -71,6 +71,9 @@ bool IsServerLoss(const absl::Status& status);
 absl::Status MarkScriptFailure(absl::Status error);
 bool IsScriptFailure(const absl::Status& status);
 
+// Marks an error of the job as it is written, which its data have shown (kExitUsage).
+absl::Status MarkBadJob(absl::Status error);
+
 // Returns the exit code of a worker that ends with `status` (common/base/process_limits.h).
 // kUnavailable and kDeadlineExceeded without the mark mean trouble with its data, or that the
 // launcher has not answered.

@@ -117,6 +117,7 @@ TEST(ExitCodeTest, TellsTroubleAndLossesFromWhatTheJobCaused) {
   EXPECT_EQ(ExitCodeOf(absl::DeadlineExceededError("no introduction")), kExitTrouble);
   EXPECT_EQ(ExitCodeOf(MarkServerLoss(absl::UnavailableError("server 0"))), kExitServerLost);
   EXPECT_EQ(ExitCodeOf(MarkServerLoss(absl::DataLossError("server 0"))), kExitServerLost);
+  EXPECT_EQ(ExitCodeOf(MarkBadJob(absl::InvalidArgumentError("no label"))), kExitUsage);
   EXPECT_EQ(ExitCodeOf(MarkScriptFailure(absl::AbortedError("Traceback"))), kExitScript);
 }
 

@@ -4,14 +4,25 @@
 #include <memory>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/job/job_data.h"
 #include "worker/data/dataset.h"
+#include "worker/session/retry_policy.h"
+#include "worker/train/launcher_orders.h"
+#include "worker/train/progress.h"
 
 namespace thermocline {
 
-LabelWatch::LabelWatch(const Job& job, Dataset* dataset)
-    : job_(job), dataset_(dataset), labels_(LearnedLabels(job)), seen_(labels_.size(), false) {}
+LabelWatch::LabelWatch(const Job& job, Dataset* dataset, WorkerProgress* progress,
+                       const NamedCheckpoints* checkpoints)
+    : job_(job),
+      dataset_(dataset),
+      progress_(progress),
+      checkpoints_(checkpoints),
+      labels_(LearnedLabels(job)),
+      seen_(labels_.size(), false) {}
 
 bool LabelWatch::SawAll() const {
   return std::find(seen_.begin(), seen_.end(), false) == seen_.end();
@@ -25,32 +36,42 @@ void LabelWatch::See(const Batch& batch) {
 
 absl::Status LabelWatch::Take(const Batch& batch) {
   if (is_over_) return absl::OkStatus();
-  if (!pass_.has_value()) pass_ = batch.pass;
-  if (batch.pass > *pass_) return End();
+  if (batch.pass > pass_.value_or(batch.pass)) RETURN_IF_ERROR(Look(/*may_wait=*/true));
+  pass_ = batch.pass;
   See(batch);
-  is_over_ = SawAll();
+  is_over_ |= SawAll();
   return absl::OkStatus();
 }
 
-absl::Status LabelWatch::End() {
-  if (std::exchange(is_over_, true)) return absl::OkStatus();
+absl::Status LabelWatch::End() { return Look(/*may_wait=*/false); }
+
+absl::Status LabelWatch::Look(bool may_wait) {
+  if (is_over_) return absl::OkStatus();
+  progress_->Enter("looking for labels");
+  const absl::Cleanup goes_on = [this] { progress_->Enter("training"); };
   absl::StatusOr<std::unique_ptr<BatchReader>> reader =
       dataset_->OpenReader(Split::kTrain, WorkerRank(0), 1, Step(0));
+  int64_t rows = 0;
   while (reader.ok() && !SawAll()) {
+    if (may_wait && checkpoints_ != nullptr && checkpoints_->AwaitsStep()) return absl::OkStatus();
     absl::StatusOr<std::unique_ptr<Batch>> batch = (*reader)->Next();
     // What can't be read says nothing of labels, and was said where it was trained.
-    if (!batch.ok()) return absl::OkStatus();
-    if (*batch == nullptr || (*batch)->pass > 0) break;
+    if (!batch.ok()) reader = batch.status();
+    if (!batch.ok() || *batch == nullptr || (*batch)->pass > 0) break;
     See(**batch);
+    rows += static_cast<int64_t>((*batch)->global_samples);
+    progress_->OnSamples(rows, dataset_->rows(Split::kTrain));
     (*reader)->Recycle(*std::move(batch));
   }
+  is_over_ = true;
   const auto missing = std::find(seen_.begin(), seen_.end(), false);
   if (!reader.ok() || missing == seen_.end()) return absl::OkStatus();
-  const std::string& label = labels_[missing - seen_.begin()];
-  return absl::InvalidArgumentError(absl::StrCat(
-      "no training row has the label '", label, "' (data.label.may_be_missing): ",
-      job_.task_size() > 1 ? "its task learns nothing; leave the task out, or give it rows"
-                           : "nothing is learned"));
+  return MarkBadJob(absl::InvalidArgumentError(
+      absl::StrCat("no training row has the label '", labels_[missing - seen_.begin()],
+                   "' (data.label.may_be_missing), so ",
+                   job_.task_size() > 1 ? "its task learns nothing: leave the task out, "
+                                        : "nothing is learned: ",
+                   "name another label, or give it rows that have it")));
 }
 
 }  // namespace thermocline

@@ -16,30 +16,39 @@
 namespace thermocline {
 
 class Dataset;
+class NamedCheckpoints;
+class WorkerProgress;
 
 // A worker sees the labels of its own slices. Where it has seen none of a task by the end of the
-// first pass that it trains, it looks through all training rows for one.
+// first pass that it trains, it looks through all training rows for one, which may take as long as
+// a pass.
 //
 // Not thread-safe.
 class LabelWatch {
  public:
-  // Both outlive this.
-  LabelWatch(const Job& job, Dataset* dataset);
+  // All outlive this. checkpoints: where one waits for the next step, training goes on, and it
+  // looks at the end of the next pass; null: none does.
+  LabelWatch(const Job& job, Dataset* dataset, WorkerProgress* progress,
+             const NamedCheckpoints* checkpoints);
 
   // Takes a batch that is trained. Errors: End()'s, at the first batch of the next pass.
   absl::Status Take(const Batch& batch);
-  // Training is over. Errors: kInvalidArgument (no training row has the label of a task: names it).
+  // Training is over. Errors: kInvalidArgument, marked as that of a bad job (no training row has
+  // the label of a task: names it).
   absl::Status End();
 
  private:
   void See(const Batch& batch);
   bool SawAll() const;
+  absl::Status Look(bool may_wait);
 
   const Job& job_;
   Dataset* const dataset_;
+  WorkerProgress* const progress_;
+  const NamedCheckpoints* const checkpoints_;
   const std::vector<std::string> labels_;
   std::vector<bool> seen_;        // [tasks]
-  std::optional<uint32_t> pass_;  // The first pass that was trained.
+  std::optional<uint32_t> pass_;  // The pass at whose end it looks.
   bool is_over_ = false;
 };
 

@@ -38,6 +38,11 @@ bool NamedCheckpoints::BeginPush(Step step) {
   return is_named;
 }
 
+bool NamedCheckpoints::AwaitsStep() const {
+  absl::MutexLock lock(&mutex_);
+  return !named_.empty();
+}
+
 void NamedCheckpoints::EndTraining() {
   absl::MutexLock lock(&mutex_);
   ended_ = true;

@@ -31,6 +31,8 @@ class NamedCheckpoints {
   void CallOff(Step step);
   // Whether `step` was named; from now on it is too late to name it. REQUIRES: the steps ascend.
   bool BeginPush(Step step);
+  // Whether a checkpoint waits for a step to come.
+  bool AwaitsStep() const;
   // Refuses every name from now on.
   void EndTraining();
   // The last step whose push has begun.

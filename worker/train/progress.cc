@@ -327,7 +327,7 @@ std::string WorkerProgress::AdvanceWait(int64_t done, int64_t total, bool is_ove
   return line;
 }
 
-void WorkerProgress::OnScored(int64_t samples, int64_t total) {
+void WorkerProgress::OnSamples(int64_t samples, int64_t total) {
   std::string line;
   {
     absl::MutexLock lock(&mutex_);

@@ -65,8 +65,8 @@ class WorkerProgress {
   // All steps up to `last` are trained and pushed, and the script needs nothing more. Its end may
   // take long; the launcher has the last checkpoint made meanwhile.
   void OnTrained(Step last);
-  // The phase has scored `samples` of `total` samples; a negative total: it is not known.
-  void OnScored(int64_t samples, int64_t total);
+  // The phase has read or scored `samples` of `total` samples; a negative total: it is not known.
+  void OnSamples(int64_t samples, int64_t total);
 
   // From now on a job with hot and cold batches (Job.fae) stands so.
   void OnBatches(const HotStats& hot);

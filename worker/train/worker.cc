@@ -42,7 +42,7 @@ absl::StatusOr<EvaluationResult> ScoreRows(WorkerRun* run, WorkerProgress* progr
   parts.warn = [progress](const std::string& text) { progress->Warn(text); };
   ASSIGN_OR_RETURN(const EvaluationResult scored,
                    ScoreHeldOut(parts, place.step + 1, [&](int64_t samples) {
-                     progress->OnScored(samples, held_out_rows);
+                     progress->OnSamples(samples, held_out_rows);
                    }));
   const BatchReader::Progress read =
       rows > 0 ? run->scored_rows->of_reader() : run->held_out->progress();
@@ -177,7 +177,7 @@ absl::Status TrainPart(WorkerRun* run, WorkerProgress* progress, WorkerResult* r
   parts.session = &run->session;
   parts.exchange = run->exchange.get();
   parts.named_checkpoints = options.named_checkpoints;
-  LabelWatch labels(run->job, run->dataset);
+  LabelWatch labels(run->job, run->dataset, progress, options.named_checkpoints);
   if (run->job.data().label().may_be_missing()) parts.labels = &labels;
   absl::Duration evaluating;
   if (run->job.has_evaluate() || !run->order->next_break().ends_training) {
