@@ -143,9 +143,11 @@ feature { column: "n1" numeric {} } feature { column: "u" })");
 }
 
 // The stanza of a model of layers, at line 6, and what a job of two labels with it is or lacks.
-absl::StatusOr<Job> WithLayers(const std::string& layers) {
+absl::StatusOr<Job> WithLayers(const std::string& layers,
+                               const std::string& labels = "'click', 'buy'") {
   return ParseJob(absl::StrCat(R"(name: 'j'
-data { train { path: "p" parquet {} } label { column: ["click", "buy"] } }
+data { train { path: "p" parquet {} } label { column: [)",
+                               labels, R"(] } }
 feature { column: "n1" numeric {} }
 feature { column: "u" }
 train { batch_size: 16 learning_rate { base: 0.1 } }
@@ -174,6 +176,10 @@ TEST(ResolveData, TheTaskOfLayersLearnsTheLabelThatItNames) {
   EXPECT_EQ(error(deep + "task { label: 'by' input: 'deep' }"),
             "j:7: task[0].label is 'by', but there is no such label (did you mean 'buy'?); there "
             "are click, buy");
+  EXPECT_EQ(
+      std::string(
+          WithLayers("mmoe { experts: 2 expert: 4 }", "'buy', 'click', 'buy'").status().message()),
+      "j:2: data.label.column has 'buy' twice");
   EXPECT_EQ(error(deep), "j: task is missing; a model of layers has a task");
   EXPECT_EQ(error(deep + deep + "task { label: 'buy' input: 'deep' }"),
             "j:7: layer[1].name is 'deep' a second time");

@@ -146,9 +146,10 @@ class DataValidator {
     return absl::OkStatus();
   }
 
-  // Each learns one of the label's columns.
+  // Each learns one of the label's columns, each of which is there once.
   absl::Status CheckTasks() const {
     const std::vector<std::string> labels = LabelColumns(job_);
+    RETURN_IF_ERROR(CheckNoRepeats("data.label.column", labels));
     const std::string there_are = absl::StrJoin(labels, ", ");
     for (int i = 0; i < job_.task_size(); ++i) {
       const std::string path = absl::StrCat("task[", i, "].label");
@@ -176,7 +177,6 @@ class DataValidator {
     for (const std::string& column : data_.label().column()) {
       if (column.empty()) return source_.Error("data.label.column", "is empty");
     }
-    RETURN_IF_ERROR(CheckNoRepeats("data.label.column", LabelColumns(job_)));
     if (!data_.split().column().empty()) {
       return source_.Error("data.split.column", "is for text; npy columns have no names");
     }

@@ -70,8 +70,11 @@ absl::StatusOr<Message*> Descend(const std::vector<JobPathStep>& path, bool make
     }
     const int size = reflection->FieldSize(*message, field);
     if (index > size || (index == size && !make)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(field->name(), "[", index, "]: there are ", size));
+      const bool may_be_presets =
+          size == 0 && (field->name() == "task" || field->name() == "layer");
+      return absl::InvalidArgumentError(absl::StrCat(
+          field->name(), "[", index, "]: there are ", size,
+          may_be_presets ? "; those of a preset stand in the job.textproto of a run" : ""));
     }
     message = index == size ? reflection->AddMessage(message, field)
                             : reflection->MutableRepeatedMessage(message, field, index);

@@ -9,6 +9,7 @@ namespace thermocline {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 std::string Apply(absl::string_view assignment, Job* job) {
@@ -163,7 +164,9 @@ TEST(ApplyOverride, NamesTheAssignmentInErrors) {
   EXPECT_THAT(Apply("name.first=x", &job), HasSubstr("'name' is a value"));
   EXPECT_THAT(Apply("table.name=x", &job), HasSubstr("table[0]"));
   EXPECT_THAT(Apply("seed[0]=1", &job), HasSubstr("single field"));
-  EXPECT_THAT(Apply("table[2].name=x", &job), HasSubstr("there are 0"));
+  EXPECT_THAT(Apply("table[2].name=x", &job), EndsWith("there are 0"));
+  EXPECT_THAT(Apply("task[1].weight=2", &job),
+              EndsWith("there are 0; those of a preset stand in the job.textproto of a run"));
   EXPECT_THAT(Apply("table[x].name=x", &job), HasSubstr("name[0]"));
   EXPECT_THAT(Apply("dlrm.top[5]=1", &job), HasSubstr("past the end"));
   EXPECT_THAT(Apply("dlrm.top[0]=[1, 2]", &job), HasSubstr("not one value"));

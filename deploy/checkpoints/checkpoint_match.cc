@@ -336,14 +336,15 @@ std::string FieldText(const Message& message, const FieldDescriptor& field) {
 }
 
 // The first field in which two layers, or parts of them, differ: "units [400, 400] here, [256]".
-// How much a layer drops may change, as the learning rate may; how tensors begin is compared by
-// table.
+// How much a layer drops and how much a task weighs may change, as the learning rate may; how
+// tensors begin is compared by table.
 std::string LayerDifference(const Message& here, const Message& there) {
   const auto* type = here.GetDescriptor();
   for (int i = 0; i < type->field_count(); ++i) {
     const FieldDescriptor& field = *type->field(i);
     const std::string name(field.name());
-    if (name == "dropout" || name == "initializer" || name == "optimizer") continue;
+    const bool is_of_training = name == "dropout" || name == "weight";
+    if (is_of_training || name == "initializer" || name == "optimizer") continue;
     if (ValueText(here, field) == ValueText(there, field)) continue;
     const auto* reflection = here.GetReflection();
     const bool is_part = !field.is_repeated() && field.message_type() != nullptr;

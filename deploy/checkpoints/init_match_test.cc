@@ -240,6 +240,7 @@ TEST_F(InitMatchTest, ARunGoesOnWithItsLayers) {
   const std::string deep = LayersWith("[8, 4]", "", "'deep'");
   EXPECT_EQ(difference(deep, deep), "");
   EXPECT_EQ(difference(LayersWith("[8, 4] dropout: 0.5", "", "'deep'"), deep), "");
+  EXPECT_EQ(difference(LayersWith("[8, 4]", "", "'deep' weight: 0.5"), deep), "");
   EXPECT_EQ(difference(LayersWith("[9]", "", "'deep'"), deep),
             "the layer 'deep' has units [9] here, [8, 4] in the checkpoint");
   EXPECT_EQ(difference(LayersWith("[8, 4] activation: TANH", "", "'deep'"), deep),

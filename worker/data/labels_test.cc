@@ -70,8 +70,10 @@ class TextLabels : public testing::Test {
 TEST_F(TextLabels, StandInTheTasksOrder) {
   EXPECT_EQ(Read("1,1,0,a,2\n0,0,1,b,0\n", ""), "0 1, 1 0");
   EXPECT_EQ(Read("1,1,0,a,2\n0,0,1,b,0\n", "", "weight: 'w'"), "0 1 *2 2, 1 0 *0 0");
-  EXPECT_EQ(Read("1,1,0,a,2\n1,1,,b,0\n", ""), "3: column 3 ('buy'): '' is not 0 or 1");
-  EXPECT_EQ(Read("1,1,0,a,2\n,1,1,b,0\n", ""), "3: column 1 ('seen'): '' is not 0 or 1");
+  EXPECT_EQ(Read("1,1,0,a,2\n1,1,,b,0\n", ""),
+            "3: column 3 ('buy'): '' is not 0 or 1 (data.label.may_be_missing)");
+  EXPECT_EQ(Read("1,1,0,a,2\n,1,1,b,0\n", ""),
+            "3: column 1 ('seen'): '' is not 0 or 1 (data.label.may_be_missing)");
 }
 
 TEST_F(TextLabels, OneThatIsMissingWeighsNothing) {

@@ -309,6 +309,12 @@ bool TextParser::has_label() const {
                      [](const Label& label) { return label.task >= 0; });
 }
 
+bool TextParser::IsMissingLabel(absl::string_view text) const {
+  const std::optional<double> number = ParseNumber(text);
+  return text.empty() ||
+         (number.has_value() ? missing_.HasNumber(*number) : missing_.HasText(text));
+}
+
 TextParser::LabelState TextParser::ReadLabel(const Label& label, absl::string_view text,
                                              float* value) const {
   const bool has_texts = label.task >= 0 && !positive_.empty();
@@ -320,12 +326,7 @@ TextParser::LabelState TextParser::ReadLabel(const Label& label, absl::string_vi
     *value = static_cast<float>(text[0] - '0');
     return LabelState::kLabel;
   }
-  if (labels_may_be_missing_) {
-    const std::optional<double> number = ParseNumber(text);
-    const bool is_missing =
-        text.empty() || (number.has_value() ? missing_.HasNumber(*number) : missing_.HasText(text));
-    if (is_missing) return LabelState::kMissing;
-  }
+  if (labels_may_be_missing_ && IsMissingLabel(text)) return LabelState::kMissing;
   *value = 0;
   return has_texts ? LabelState::kLabel : LabelState::kMalformed;
 }
@@ -516,8 +517,10 @@ std::string TextParser::DescribeColumn(int column, absl::string_view text) const
   float ignored;
   for (const Label& label : labels_) {
     if (!needs_labels_ || label.column != column) continue;
-    const LabelState state = ReadLabel(label, text, &ignored);
-    if (state == LabelState::kMalformed) return absl::StrCat(QuoteText(text), " is not 0 or 1");
+    if (ReadLabel(label, text, &ignored) != LabelState::kMalformed) continue;
+    const bool could_be_missing = labels_.size() > 1 && IsMissingLabel(text);
+    return absl::StrCat(QuoteText(text), " is not 0 or 1",
+                        could_be_missing ? " (data.label.may_be_missing)" : "");
   }
   if (column == weight_ && !ParseWeight(text, &ignored)) {
     return absl::StrCat(QuoteText(text), " is not a weight: a number, 0 or more");

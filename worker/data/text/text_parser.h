@@ -152,6 +152,8 @@ class TextParser {
   // Reads the labels of a row, and its weights. Returns false if it is malformed.
   template <typename Columns>
   bool ParseLabels(const Columns& columns, const RowValues& values) const;
+  // Whether a label's text says that there is none, where labels may be missing.
+  bool IsMissingLabel(absl::string_view text) const;
   LabelState ReadLabel(const Label& label, absl::string_view text, float* value) const;
   bool has_weights() const { return weight_ >= 0 || labels_may_be_missing_; }
   // A weight is a finite number of 0 or more.
