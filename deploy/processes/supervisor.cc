@@ -82,7 +82,7 @@ std::string LastWords(const ChildProcess& ended) {
 // What a program says last that ends by an error of its own: "failed: CODE: message".
 std::string Reason(const ChildProcess& ended, absl::string_view last_words) {
   const std::optional<int> code = ended.exit_code();
-  if (code != kExitFailed && code != kExitTrouble && code != kExitScript) return "";
+  if (!code.has_value() || code == kExitDone || code == kExitServerLost) return "";
   if (!absl::ConsumePrefix(&last_words, "failed: ")) return "";
   const size_t code_end = last_words.find(": ");
   return code_end == last_words.npos ? "" : std::string(last_words.substr(code_end + 2));

@@ -95,8 +95,11 @@ TEST_F(SupervisorTest, TellsTheReasonThatAProcessGives) {
       StartShell(ProcessRole::kWorker, 0, absl::StrCat("echo ", words, "; exit 1"));
   StartShell(ProcessRole::kWorker, 1, absl::StrCat("echo ", words, "; exit 3"));
   StartShell(ProcessRole::kWorker, 2, absl::StrCat("echo ", words, "; echo more; exit 1"));
-  for (const Supervisor::Ended& ended : TakeEnded(3)) {
-    EXPECT_EQ(ended.end.reason, ended.id == failed ? "day.csv:17: no: id" : "");
+  const ProcessId refused =
+      StartShell(ProcessRole::kWorker, 3, absl::StrCat("echo ", words, "; exit 2"));
+  for (const Supervisor::Ended& ended : TakeEnded(4)) {
+    const bool has_reason = ended.id == failed || ended.id == refused;
+    EXPECT_EQ(ended.end.reason, has_reason ? "day.csv:17: no: id" : "");
     if (!(ended.id == failed)) continue;
     EXPECT_EQ(ended.end.how, "exited with code 1 (failed: INVALID_ARGUMENT: day.csv:17: no: id)");
     EXPECT_EQ(ended.end.report, absl::StrCat("exited with code 1; its log: ", Log("worker 0")));

@@ -132,7 +132,8 @@ TEST(SeveralTasksTest, ALabelThatAllRowsLackEndsTheJob) {
   const JobServers servers(job);
   const absl::Status status = StatusOfRun(job);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), testing::StartsWith("no training row has the label 'none' "));
+  EXPECT_THAT(std::string(status.message()),
+              testing::StartsWith("no training row has the label 'none' "));
 }
 
 INSTANTIATE_TEST_SUITE_P(Presets, ModelsTest, testing::ValuesIn(kSmallModels),
