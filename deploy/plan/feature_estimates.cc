@@ -37,6 +37,16 @@ double LookupsOf(const FeatureSpec& spec, const std::vector<const Feature*>& fea
   return LookupsOf(*features[spec.source], figures) + (spec.then >= 0 ? 1 : 0);
 }
 
+std::vector<double> StepsOfSample(const JobTables& tables, size_t sequences,
+                                  const std::vector<const Feature*>& features,
+                                  const Json* figures) {
+  std::vector<double> steps(sequences);
+  for (const FeatureSpec& spec : tables.features) {
+    if (spec.sequence >= 0) steps[spec.sequence] = LookupsOf(spec, features, figures);
+  }
+  return steps;
+}
+
 std::vector<LookedUp> LookedUpOf(const JobTables& tables,
                                  const std::vector<const Feature*>& features) {
   std::vector<LookedUp> looked_up;

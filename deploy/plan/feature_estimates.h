@@ -25,6 +25,11 @@ double LookupsOf(const Feature& feature, const nlohmann::ordered_json* figures);
 // The same of one of JobTables::features, with its last step. features: EmbeddedFeatures
 double LookupsOf(const FeatureSpec& spec, const std::vector<const Feature*>& features,
                  const nlohmann::ordered_json* figures);
+// [sequences] The steps of a sample, on average; at most, of lists of which the figures say
+// nothing.
+std::vector<double> StepsOfSample(const JobTables& tables, size_t sequences,
+                                  const std::vector<const Feature*>& features,
+                                  const nlohmann::ordered_json* figures);
 
 // A feature whose keys are looked up, and the table, as its index in JobTables::sparse.
 struct LookedUp {

@@ -106,6 +106,7 @@ class Planner {
 
   absl::StatusOr<JobPlan> Run() {
     RETURN_IF_ERROR(CheckColumns());
+    DoubtSeparators();
     AddTables();
     RETURN_IF_ERROR(AddKept());
     if (CountsHotRows(job_)) {
@@ -125,6 +126,21 @@ class Planner {
   }
 
  private:
+  // Warns of lists that the job divides by another character than the figures.
+  void DoubtSeparators() {
+    for (const Feature* feature : features_) {
+      const Json* const column = ColumnOf(*feature, figures_);
+      const std::string& own = feature->categorical().separator();
+      if (column == nullptr || own.empty() || !column->contains("separator")) continue;
+      const auto found = column->at("separator").get<std::string>();
+      if (found.empty() || found == own) continue;  // Parquet's lists have none.
+      plan_.warnings.push_back(absl::StrCat(
+          "'", found, "' divides the values of '", column->at("name").get<std::string>(),
+          "' in the data, and the separator of feature '", feature->name(), "' is '", own,
+          "': as it is, each list is one id; write categorical { separator: \"", found, "\" }"));
+    }
+  }
+
   // Whether the figures are of the columns that the job reads.
   absl::Status CheckColumns() const {
     if (figures_ == nullptr || IsNpy(job_.data())) return absl::OkStatus();
@@ -338,13 +354,8 @@ class Planner {
     return figures_->at("rows").get<double>() * held_out_share_;
   }
 
-  // [sequences] The steps of a sample.
-  std::vector<double> StepsOfSample() const {
-    std::vector<double> steps(model_.inputs.sequences.size());
-    for (const FeatureSpec& spec : tables_.features) {
-      if (spec.sequence >= 0) steps[spec.sequence] = LookupsOf(spec, features_, figures_);
-    }
-    return steps;
+  std::vector<double> StepsOfSamples() const {
+    return StepsOfSample(tables_, model_.inputs.sequences.size(), features_, figures_);
   }
 
   static BatchRoom RoomFor(const StepTraffic& training, const StepTraffic& evaluation) {
@@ -359,7 +370,7 @@ class Planner {
         static_cast<double>(DenseParameterBytes(tables_.dense, gpu)));
     Add(&plan_.device, "activations",
         static_cast<double>(
-            model_.ActivationBytes(RoomFor(training, evaluation), gpu, StepsOfSample())));
+            model_.ActivationBytes(RoomFor(training, evaluation), gpu, StepsOfSamples())));
     if (job_.has_cache()) {
       Add(&plan_.device, "cache", static_cast<double>(SizeOf(job_.cache().budget())));
       // A single worker updates the rows that it holds: their gradients stay there.
@@ -391,7 +402,7 @@ class Planner {
     Add(&plan_.worker, "dense parameters",
         static_cast<double>(DenseParameterBytes(tables_.dense, ComputeOn::kCpu)));
     Add(&plan_.worker, "activations",
-        static_cast<double>(model_.ActivationBytes(room, ComputeOn::kCpu, StepsOfSample())));
+        static_cast<double>(model_.ActivationBytes(room, ComputeOn::kCpu, StepsOfSamples())));
   }
 
   // Batches with their rows, and gradients on the way back, where a script computes the model.

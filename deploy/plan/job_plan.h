@@ -87,6 +87,7 @@ struct JobPlan {
   uint64_t device_bytes = 0;  // On one worker's device, if that has memory of its own; else 0.
   uint64_t disk_bytes = 0;
   std::vector<PlannedSlab> kept;
+  std::vector<std::string> warnings;  // What the figures show that the job may not mean.
 };
 
 // REQUIRES: a resolved, valid job. Errors: kInvalidArgument (the figures lack a column that the job

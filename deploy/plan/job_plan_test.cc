@@ -145,6 +145,26 @@ TEST(JobPlan, ListsOfWhichNothingIsKnownAreFull) {
   EXPECT_GE(activations(50) - activations(10), 1024u * 40 * 16 * 2 * sizeof(float));
 }
 
+TEST(JobPlan, ListsThatTheJobDividesOtherwiseAreWarnedOf) {
+  Json figures = Figures();
+  figures["columns"].push_back(Column("tags", 50, 50, 50));
+  const auto text = [&](const char* feature, const char* found) {
+    figures["columns"].back()["separator"] = found;
+    const auto job = ParseJob(absl::StrCat(kJob, feature), "job", {});
+    EXPECT_TRUE(job.ok()) << job.status();
+    return RenderPlan(*job, Plan(*job, &figures), BigMachine());
+  };
+  const char* const list = "feature { column: 'tags' sequence { max_length: 5 } }";
+  EXPECT_THAT(
+      text(list, ","),
+      HasSubstr("warning: ',' divides the values of 'tags' in the data, and the separator of "
+                "feature 'tags' is '|': as it is, each list is one id; write categorical { "
+                "separator: \",\" }\n"));
+  // A list of Parquet has none.
+  for (const char* found : {"|", ""}) EXPECT_THAT(text(list, found), Not(HasSubstr("warning")));
+  EXPECT_THAT(text("feature { column: 'tags' categorical {} }", ","), Not(HasSubstr("warning")));
+}
+
 TEST(JobPlan, ATableHasAtMostItsLimit) {
   const Json figures = Figures();
   const Job job = Load({"default_table.eviction.max_rows=5000"});
@@ -466,6 +486,36 @@ TEST(CheckStart, WarnsOfStalenessWithoutWarmUp) {
   EXPECT_FALSE(warned({}));
   EXPECT_FALSE(warned({"train.staleness_steps=4", "cache.budget=64MiB"}));
   EXPECT_FALSE(warned({"train.staleness_steps=4", "init_from=run"}));
+}
+
+// A job with histories, whose layers take more the longer these are, and the larger the batch is.
+TEST(CheckStart, WarnsOfBatchesThatMayNotFit) {
+  const auto warning = [](int max_length, const std::vector<std::string>& settings) {
+    const auto job = ParseJob(absl::StrCat(R"(name: "plan" device: CPU
+        data { train { path: "/log.csv" csv { header: true } } label { column: "click" } }
+        feature { column: "item" categorical {} }
+        feature { column: "past" table: "item" sequence { max_length: )",
+                                           max_length, R"( } }
+        default_table { dim: 64 } sequence { name: "events" of: "past" then: "item" }
+        din { deep: 8 }
+        train { batch_size: 16 learning_rate { base: 0.1 } })"),
+                              "job", settings);
+    EXPECT_TRUE(job.ok()) << job.status();
+    Machine machine;
+    machine.memory_bytes = uint64_t{1} << 30;
+    std::string text;
+    EXPECT_TRUE(CheckStart(*job, machine, &text).ok());
+    return text;
+  };
+  EXPECT_EQ(warning(10, {}), "");
+  const std::string long_lists = warning(1000, {});
+  EXPECT_THAT(long_lists,
+              HasSubstr("warning: what the model's layers compute of a batch takes up to "));
+  EXPECT_THAT(long_lists,
+              HasSubstr(" of memory, where lists have their max_length; this machine has "
+                        "1.0 GiB. train.batch_size is 16, train.eval_batch_size 4096"));
+  EXPECT_EQ(warning(1000, {"train.eval_batch_size=16"}), "");
+  EXPECT_THAT(warning(10, {"train.eval_batch_size=1000000"}), HasSubstr("eval_batch_size 1000000"));
 }
 
 TEST(JobPlan, AFileOfRowsIsNoLargerThanPlanned) {

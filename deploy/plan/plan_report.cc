@@ -181,6 +181,8 @@ std::string RenderPlan(const Job& job, const JobPlan& plan, const Machine& machi
   if (const std::string risks = DescribeRisks(job); !risks.empty()) {
     absl::StrAppend(&text, risks, "\n");
   }
+  for (const std::string& warning : plan.warnings)
+    absl::StrAppend(&text, "warning: ", warning, "\n");
   if (!plan.is_complete) {
     absl::StrAppend(&text,
                     "The rows of some tables are not known: --scan reads the data, or "
@@ -228,6 +230,7 @@ Json PlanToJson(const JobPlan& plan, const Machine& machine) {
     json["kept"].push_back(
         {{"tables", kept.tables}, {"bytes", kept.bytes}, {"room_bytes", kept.room_bytes}});
   }
+  for (const std::string& warning : plan.warnings) json["warnings"].push_back(warning);
   json["machine"] = {{"memory_bytes", machine.memory_bytes},
                      {"available_memory_bytes", machine.available_memory_bytes},
                      {"free_disk_bytes", machine.free_disk_bytes},

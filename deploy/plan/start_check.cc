@@ -1,4 +1,5 @@
 // What `train` knows of a job's memory before it starts, without its data.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -6,7 +7,9 @@
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/job/cache_layout.h"
+#include "common/job/job_data.h"
 #include "common/job/resolved_job.h"
+#include "deploy/plan/feature_estimates.h"
 #include "deploy/plan/job_plan.h"
 #include "deploy/report/format.h"
 
@@ -59,15 +62,32 @@ absl::Status CheckStart(const Job& job, const Machine& machine, std::string* war
   }
   const bool on_host = job.device() == Job::CPU || machine.gpus.empty();
   if (!job.has_worker() && on_host) {
+    const ModelSpec model = DescribeModel(job);
     const auto samples = static_cast<int64_t>((job.train().batch_size() + workers - 1) / workers);
     const uint64_t activations =
-        workers * DescribeModel(job).ActivationBytes({samples, samples}, ComputeOn::kCpu);
+        workers * model.ActivationBytes({samples, samples}, ComputeOn::kCpu);
     if (certain + activations > machine.memory_bytes) {
       return absl::FailedPreconditionError(
           absl::StrCat("what the model's layers compute of a batch takes ",
                        FormatBytes(activations), " of memory; this machine has ",
                        FormatBytes(machine.memory_bytes), ". train.batch_size is ",
                        job.train().batch_size(), " (`thermocline plan` says what takes how much)"));
+    }
+    // Lists are full, and worker 0 evaluates.
+    const std::vector<double> steps = StepsOfSample(tables, model.inputs.sequences.size(),
+                                                    EmbeddedFeatures(job), /*figures=*/nullptr);
+    const int64_t scored = std::max<int64_t>(samples, job.train().eval_batch_size());
+    const uint64_t most =
+        model.ActivationBytes({scored, samples}, ComputeOn::kCpu, steps) +
+        (workers - 1) * model.ActivationBytes({samples, samples}, ComputeOn::kCpu, steps);
+    if (certain + most > machine.memory_bytes) {
+      absl::StrAppend(
+          warning, warning->empty() ? "" : "\n",
+          "warning: what the model's layers compute of a batch takes up to ", FormatBytes(most),
+          " of memory", model.inputs.sequences.empty() ? "" : ", where lists have their max_length",
+          "; this machine has ", FormatBytes(machine.memory_bytes), ". train.batch_size is ",
+          job.train().batch_size(), ", train.eval_batch_size ", job.train().eval_batch_size(),
+          " (`thermocline plan` says what takes how much)");
     }
     certain += activations;
   }

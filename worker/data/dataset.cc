@@ -131,6 +131,9 @@ absl::Status TakeOutAbsentLabels(const TextFiles& files, const Data& data, Colum
   return absl::OkStatus();
 }
 
+// So many rows show how a file is written.
+constexpr int64_t kHeadRows = 1000;
+
 class TextDataset : public DatasetBase {
  public:
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const Job& job, const Data& data,
@@ -172,6 +175,21 @@ class TextDataset : public DatasetBase {
     return rows.end < 0 ? -1 : rows.end - rows.begin;
   }
   bool has_labels(Split) const override { return parser_->has_label(); }
+  std::vector<std::string> Doubts() const override {
+    TextFiles head = *train_files_;
+    head.indexes.clear();  // It is for the readers to note places.
+    const std::atomic<bool> never{false};
+    RowStream rows(std::make_shared<TextFiles>(std::move(head)), {}, &never);
+    RawBatch raw;
+    raw.ClearText();
+    // What can't be read is an error where it is trained.
+    if (!rows.Rewind().ok() || !rows.Append(kHeadRows, &raw).ok()) return {};
+    std::vector<absl::string_view> lines;
+    for (int64_t row = 0; row < raw.num_rows; ++row) {
+      lines.push_back(WithoutLineEnd(raw.TextOf(row)));
+    }
+    return parser_->DoubtSeparators(lines);
+  }
 
  protected:
   std::unique_ptr<BatchSource> MakeSource(Split split, Step start_step) override {

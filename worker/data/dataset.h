@@ -77,6 +77,8 @@ class Dataset {
 
   // The number of a split's rows, or -1 if they were not counted.
   virtual int64_t rows(Split split) const = 0;
+  // What the first training rows show that the job may not mean, in words for the user.
+  virtual std::vector<std::string> Doubts() const { return {}; }
   // Whether the split's files have labels; they may lack them only without needs_labels.
   virtual bool has_labels(Split split) const = 0;
 };

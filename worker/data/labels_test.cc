@@ -71,9 +71,13 @@ TEST_F(TextLabels, StandInTheTasksOrder) {
   EXPECT_EQ(Read("1,1,0,a,2\n0,0,1,b,0\n", ""), "0 1, 1 0");
   EXPECT_EQ(Read("1,1,0,a,2\n0,0,1,b,0\n", "", "weight: 'w'"), "0 1 *2 2, 1 0 *0 0");
   EXPECT_EQ(Read("1,1,0,a,2\n1,1,,b,0\n", ""),
-            "3: column 3 ('buy'): '' is not 0 or 1 (data.label.may_be_missing)");
-  EXPECT_EQ(Read("1,1,0,a,2\n,1,1,b,0\n", ""),
-            "3: column 1 ('seen'): '' is not 0 or 1 (data.label.may_be_missing)");
+            "3: column 3 ('buy'): '' is not 0 or 1 (data.label.may_be_missing lets rows lack some "
+            "labels)");
+  EXPECT_EQ(
+      Read("1,1,0,a,2\nNA,1,1,b,0\n", ""),
+      "3: column 1 ('seen'): 'NA' is not 0 or 1 (data.label.may_be_missing lets rows lack some "
+      "labels)");
+  EXPECT_EQ(Read("1,1,0,a,2\n2,1,1,b,0\n", ""), "3: column 1 ('seen'): '2' is not 0 or 1");
 }
 
 TEST_F(TextLabels, OneThatIsMissingWeighsNothing) {

@@ -233,6 +233,9 @@ absl::Status TrainAndScore(WorkerRun* run, WorkerProgress* progress, WorkerResul
     if (!scores) break;
     RETURN_IF_ERROR(EvaluationPart(run, progress, place, /*scoring=*/nullptr, result));
     is_due = false;
+    if (result->evaluation.samples == 0 && !run->job.data().split().column().empty()) {
+      progress->Warn(absl::StrCat("no row is held out ", HowRowsAreHeldOut(run->job)));
+    }
   }
   progress->Enter("ending");
   return run->model_process->AwaitEnd();
@@ -286,6 +289,10 @@ absl::StatusOr<WorkerResult> RunWorker(const Job& job, const WorkerOptions& opti
                          progress->OnScan(what, scan);
                        },
                        options.data_index));
+  const bool begins = options.start_step == Step(0) && !options.eval_only;
+  if (begins && options.rank == WorkerRank(0)) {
+    for (const std::string& doubt : dataset->Doubts()) progress->Warn(doubt);
+  }
   if (caches && job.cache().policy() == Cache::STATIC) {
     ASSIGN_OR_RETURN(static_rows, OpenStaticRows(job, ResolveTables(job), &cached_options));
   }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/job/job_loader.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/data/dataset.h"
 #include "worker/data/testing/test_files.h"
@@ -128,6 +129,26 @@ TEST(DescribedData, ErrorsNameFileLineAndColumn) {
   EXPECT_TRUE(read.status.ok()) << read.status;
   EXPECT_EQ(read.all(), (std::vector<Key>{0, 1, 2, 4, 5}));
   EXPECT_EQ(read.bad_lines, 2u);
+}
+
+TEST(DescribedData, DoubtsAreOfTheFirstRows) {
+  TempFolder folder;
+  std::string lists = "click\titems\n";
+  for (int i = 0; i < 2000; ++i) absl::StrAppend(&lists, i % 2, "\t", i, i < 10 ? "" : ",7", "\n");
+  const std::string path = folder.Write("lists.tsv", lists);
+  const auto job = ParseJob(absl::StrCat(R"(name: "j" data { train { path: ")", path,
+                                         R"(" csv { separator: "\t" header: true } }
+      label { column: "click" } } feature { column: "items" sequence { max_length: 2 } }
+      dlrm { top: 8 } train { batch_size: 4 learning_rate { base: 0.1 } })"),
+                            "j", {});
+  ASSERT_TRUE(job.ok()) << job.status();
+  const auto dataset = Dataset::Open(*job);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  const std::vector<std::string> doubts = (*dataset)->Doubts();
+  ASSERT_EQ(doubts.size(), 1u);
+  EXPECT_THAT(doubts[0], testing::HasSubstr("none of the first 1000 rows has several values in "
+                                            "'items'"));
+  EXPECT_THAT(doubts[0], testing::HasSubstr("990 rows have ','"));
 }
 
 TEST(DescribedData, HeadersAreChecked) {

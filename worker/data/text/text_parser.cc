@@ -17,6 +17,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/text.h"
 #include "common/job/job_data.h"
+#include "worker/data/text/list_separator.h"
 #include "worker/data/text/number_text.h"
 
 namespace thermocline {
@@ -309,7 +310,7 @@ bool TextParser::has_label() const {
                      [](const Label& label) { return label.task >= 0; });
 }
 
-bool TextParser::IsMissingLabel(absl::string_view text) const {
+bool TextParser::IsMissing(absl::string_view text) const {
   const std::optional<double> number = ParseNumber(text);
   return text.empty() ||
          (number.has_value() ? missing_.HasNumber(*number) : missing_.HasText(text));
@@ -326,7 +327,7 @@ TextParser::LabelState TextParser::ReadLabel(const Label& label, absl::string_vi
     *value = static_cast<float>(text[0] - '0');
     return LabelState::kLabel;
   }
-  if (labels_may_be_missing_ && IsMissingLabel(text)) return LabelState::kMissing;
+  if (labels_may_be_missing_ && IsMissing(text)) return LabelState::kMissing;
   *value = 0;
   return has_texts ? LabelState::kLabel : LabelState::kMalformed;
 }
@@ -517,10 +518,11 @@ std::string TextParser::DescribeColumn(int column, absl::string_view text) const
   float ignored;
   for (const Label& label : labels_) {
     if (!needs_labels_ || label.column != column) continue;
-    if (ReadLabel(label, text, &ignored) != LabelState::kMalformed) continue;
-    const bool could_be_missing = labels_.size() > 1 && IsMissingLabel(text);
+    const LabelState state = ReadLabel(label, text, &ignored);
+    if (state != LabelState::kMalformed) continue;
+    const bool may_lack = labels_.size() > 1 && !labels_may_be_missing_ && IsMissing(text);
     return absl::StrCat(QuoteText(text), " is not 0 or 1",
-                        could_be_missing ? " (data.label.may_be_missing)" : "");
+                        may_lack ? " (data.label.may_be_missing lets rows lack some labels)" : "");
   }
   if (column == weight_ && !ParseWeight(text, &ignored)) {
     return absl::StrCat(QuoteText(text), " is not a weight: a number, 0 or more");
@@ -603,6 +605,38 @@ std::string TextParser::DescribeColumns(absl::Span<const absl::string_view> colu
   };
   return StepLists::Describe(mismatch, name_of(mismatch.first), length_of(mismatch.first),
                              name_of(mismatch.second), length_of(mismatch.second));
+}
+
+std::vector<std::string> TextParser::DoubtSeparators(
+    absl::Span<const absl::string_view> lines) const {
+  std::vector<LineColumns> split(lines.size());
+  for (size_t i = 0; i < lines.size(); ++i) SplitLine(lines[i], format_, &split[i]);
+  std::vector<std::string> doubts;
+  for (const Keys& keys : features_) {
+    if (!keys.reader.has_value() || !keys.reader->divides()) continue;
+    const char separator = keys.reader->separator();
+    std::vector<absl::string_view> texts;
+    for (const LineColumns& line : split) {
+      if (keys.column < static_cast<int>(line.columns.size())) {
+        texts.push_back(line.columns[keys.column]);
+      }
+    }
+    const auto has = [](char c) {
+      return [c](absl::string_view t) { return t.find(c) != t.npos; };
+    };
+    const char guess = GuessListSeparator(texts, /*of_columns=*/0);
+    if (guess == 0 || std::any_of(texts.begin(), texts.end(), has(separator))) continue;
+    doubts.push_back(absl::StrCat(
+        "none of the first ", lines.size(), " rows has several values in '",
+        columns_.names[keys.column], "': the separator of this list is '",
+        std::string(1, separator), "', and ", std::count_if(texts.begin(), texts.end(), has(guess)),
+        " rows have '", std::string(1, guess), "'; as it is, each list is one id. ",
+        guess == format_.separator
+            ? "The file's columns have that separator, too: write the lists with another"
+            : absl::StrCat("If it divides them, write categorical { separator: \"",
+                           std::string(1, guess), "\" }")));
+  }
+  return doubts;
 }
 
 ValueSplit::ValueSplit(int column, absl::string_view test_from)

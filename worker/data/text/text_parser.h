@@ -101,6 +101,10 @@ class TextParser {
   // a malformed line.
   bool IsHeader(absl::string_view line) const;
 
+  // Returns a warning for each list of which none of `lines` has several values, while another
+  // character than the job's separator divides them.
+  std::vector<std::string> DoubtSeparators(absl::Span<const absl::string_view> lines) const;
+
   // Whether there is a column of a label that the model learns.
   bool has_label() const;
   const LineFormat& format() const { return format_; }
@@ -152,8 +156,8 @@ class TextParser {
   // Reads the labels of a row, and its weights. Returns false if it is malformed.
   template <typename Columns>
   bool ParseLabels(const Columns& columns, const RowValues& values) const;
-  // Whether a label's text says that there is none, where labels may be missing.
-  bool IsMissingLabel(absl::string_view text) const;
+  // Whether a text of a label, which is none, says that there is none.
+  bool IsMissing(absl::string_view text) const;
   LabelState ReadLabel(const Label& label, absl::string_view text, float* value) const;
   bool has_weights() const { return weight_ >= 0 || labels_may_be_missing_; }
   // A weight is a finite number of 0 or more.

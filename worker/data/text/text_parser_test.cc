@@ -12,6 +12,7 @@
 #include "common/job/job_data.h"
 #include "common/job/job_loader.h"
 #include "common/job/job_source.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace thermocline {
@@ -348,6 +349,32 @@ TEST(DescribedText, SequencesKeepTheirLastOrFirst) {
             "column 1 ('a'): 'x' is not an integer of 64 bits");
   EXPECT_EQ(DescribedParser(of + "} }").Describe("1||2,,,0,"),
             "column 1 ('a'): an empty value among several");
+}
+
+// 'a' is the list, or 'b' of a file whose columns are divided by commas.
+TEST(DescribedText, AnotherCharacterThatDividesListsIsWarnedOf) {
+  const auto doubts = [](const std::string& what, const std::vector<absl::string_view>& lines,
+                         const std::string& csv = "separator: '\t'") {
+    return DescribedParser(absl::StrCat("feature { column: 'a' ", what, " }"), "", csv)
+        .DoubtSeparators(lines);
+  };
+  const std::string list = "sequence { max_length: 2 }";
+  const std::vector<absl::string_view> commas = {"1,2,3\t\t\t0\t", "7\t\t\t0\t", "2,1\t\t\t0\t",
+                                                 "\t\t\t0\t"};
+  EXPECT_THAT(doubts(list, commas),
+              testing::ElementsAre(
+                  "none of the first 4 rows has several values in 'a': the separator of this list "
+                  "is '|', and 2 rows have ','; as it is, each list is one id. If it divides them, "
+                  "write categorical { separator: \",\" }"));
+  EXPECT_THAT(doubts(list + " categorical { separator: ',' }", commas), testing::IsEmpty());
+  EXPECT_THAT(doubts("categorical {}", commas), testing::IsEmpty()) << "it is no list";
+  // A list by the job's separator, single values, and texts with a comma at their end.
+  EXPECT_THAT(doubts(list, {"1,2\t\t\t0\t", "1|2\t\t\t0\t"}), testing::IsEmpty());
+  EXPECT_THAT(doubts(list, {"1\t\t\t0\t", "New York\t\t\t0\t"}), testing::IsEmpty());
+  EXPECT_THAT(doubts(list, {"1,2\t\t\t0\t", "1,\t\t\t0\t"}), testing::IsEmpty());
+  const auto quoted = doubts(list, {"\"1,2\",,,0,"}, "");
+  ASSERT_EQ(quoted.size(), 1u);
+  EXPECT_THAT(quoted[0], testing::HasSubstr("The file's columns have that separator, too"));
 }
 
 TEST(DescribedText, Crosses) {
