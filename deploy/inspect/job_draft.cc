@@ -123,7 +123,10 @@ class Draft {
           absl::StrCat(model_,
                        " compares the rows' own values with lists of those before, and no list of "
                        "values in the order of time has the name of another column in its own, as "
-                       "'hist_item' has 'item'"));
+                       "'hist_item' has 'item'. Where histories are named otherwise, draft another "
+                       "--model, give the feature of each the `table` of its own column, and write "
+                       "`sequence` and ",
+                       model_, " by hand (docs/own-log.md, Histories, step by step)"));
     }
     for (const Json& column : figures_.at("columns")) Count(column);
     AddHead();

@@ -107,6 +107,38 @@ TEST(Suggestions, IntegersAreIdsOrNumbers) {
   EXPECT_THAT(RenderInspection(figures), HasSubstr("label: click, rate 0.1000; its name"));
 }
 
+// As a second label does, or what was written after the event.
+TEST(Suggestions, AColumnThatSaysWhatTheLabelIsIsLeftOut) {
+  const auto flag = [](const std::string& name, const char* implied) {
+    Json column = Column(name, "integer", 2, Texts({{"0", 9000}, {"1", 1000}}));
+    column.update(Numbers(0, 1, 0, 1));
+    if (*implied != 0) column["implies"] = {{{"column", implied}, {"rows", 1000}, {"but", 3}}};
+    return column;
+  };
+  const Json item = Column("item_id", "integer", 500, Numbers(0, 90000, 0, 0));
+  const Json csv = Csv({flag("click", "shown"), flag("buy", "click"), flag("shown", ""),
+                        flag("mobile", "shown"), item});
+  const Json figures = Suggested(csv, {"click", {}});
+  EXPECT_EQ(UseOf(figures, "buy"), kUseNone);
+  EXPECT_EQ(UseOf(figures, "shown"), kUseNone);
+  EXPECT_EQ(UseOf(figures, "mobile"), kUseCategorical) << "it says what another feature is";
+  for (const std::string& text :
+       {RenderInspection(figures), *DraftJob(figures, {"/a.csv"}, "j", "dlrm")}) {
+    EXPECT_THAT(text,
+                HasSubstr("where it is '1', the label click is 1 in 997 of 1,000 rows: another "
+                          "label, or known only after it (--label click,buy has both)"));
+    EXPECT_THAT(text,
+                HasSubstr("where the label click is 1, it is '1' in 997 of 1,000 rows: another "
+                          "label, or known only after it (--label click,shown has both)"));
+  }
+  EXPECT_EQ(DraftOf(figures).feature_size(), 2) << "mobile and item_id";
+  // Where 0 is what is learned, their ones say nothing of it.
+  EXPECT_EQ(UseOf(Suggested(csv, {"click", {"0"}}), "buy"), kUseCategorical);
+  const Json both = Suggested(csv, {"click,buy", {}});
+  EXPECT_EQ(UseOf(both, "buy"), kUseLabel);
+  EXPECT_EQ(UseOf(both, "shown"), kUseNone);
+}
+
 // Ids that went through floats, as data frames write them where some are missing: "17.0".
 TEST(Suggestions, WholeNumbersWrittenAsFloatsMayBeIds) {
   const auto floats = [](const std::string& name, double distinct, Json numbers, double whole) {

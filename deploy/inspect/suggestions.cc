@@ -1,12 +1,14 @@
 #include "deploy/inspect/suggestions.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/math/table_memory.h"
 #include "deploy/inspect/column_names.h"
+#include "deploy/report/format.h"
 
 namespace thermocline {
 namespace {
@@ -93,6 +95,53 @@ Use UseOf(const Json& column, const std::string& format) {
   return {kUseCategorical, "text"};
 }
 
+// ---- columns that say what the label is
+
+// "in 500 of 500 rows"
+std::string Share(const Json& implied) {
+  const auto rows = implied["rows"].get<uint64_t>();
+  return absl::StrCat("in ", FormatCount(rows - implied["but"].get<uint64_t>()), " of ",
+                      FormatCount(rows), " rows");
+}
+
+// How `column` says what `other` is, if the figures have it.
+const Json* ImplicationOf(const Json& column, const Json& other) {
+  if (!column.contains("implies")) return nullptr;
+  for (const Json& implied : column["implies"]) {
+    if (implied["column"] == other["name"]) return &implied;
+  }
+  return nullptr;
+}
+
+// The greater of a column's two texts, of which "implies" speaks.
+std::string GreaterText(const Json& column) { return std::prev(column["texts"].end()).key(); }
+
+// Why a column, which is no label, would leak one to the model: where the one is 1, the other
+// nearly always is. "": it doesn't.
+std::string LeakOf(const Json& column, const Json& figures, const std::vector<Json>& labels) {
+  if (!column.contains("texts")) return "";
+  for (const Json& label : labels) {
+    for (const Json& of_label : figures["columns"]) {
+      if (of_label["name"] != label["column"] || !of_label.contains("texts")) continue;
+      const auto positive = label.value("positive", std::vector<std::string>{"1"});
+      const std::string name = column["name"].get<std::string>();
+      const std::string of = label["column"].get<std::string>();
+      const Json* const implies = ImplicationOf(column, of_label);
+      const Json* const is_implied = ImplicationOf(of_label, column);
+      if (implies == nullptr && is_implied == nullptr) continue;
+      if (std::count(positive.begin(), positive.end(), GreaterText(of_label)) == 0) continue;
+      const std::string text = GreaterText(column);
+      return absl::StrCat(
+          implies != nullptr
+              ? absl::StrCat("where it is '", text, "', the label ", of, " is 1 ", Share(*implies))
+              : absl::StrCat("where the label ", of, " is 1, it is '", text, "' ",
+                             Share(*is_implied)),
+          ": another label, or known only after it (--label ", of, ",", name, " has both)");
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 absl::Status AddSuggestions(const LabelChoice& choice, Json* figures) {
@@ -105,7 +154,11 @@ absl::Status AddSuggestions(const LabelChoice& choice, Json* figures) {
     const bool is_label = std::any_of(labels.begin(), labels.end(), [&](const Json& label) {
       return label["column"] == column["name"];
     });
-    const Use use = is_label ? Use{kUseLabel, ""} : UseOf(column, format);
+    Use use = is_label ? Use{kUseLabel, ""} : UseOf(column, format);
+    if (use.first == kUseCategorical || use.first == kUseNumeric) {
+      const std::string leak = LeakOf(column, *figures, labels);
+      if (!leak.empty()) use = {kUseNone, leak};
+    }
     column["use"] = use.first;
     if (!use.second.empty()) column["use_why"] = use.second;
     if (use.first == kUseCategorical) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -22,6 +23,7 @@
 #include "worker/data/row_stream.h"
 #include "worker/data/text/text_parser.h"
 #include "worker/inspect/column_scan.h"
+#include "worker/inspect/flag_pairs.h"
 #include "worker/inspect/parquet_inspection.h"
 
 namespace thermocline {
@@ -71,12 +73,13 @@ class TextInspection {
       scans_.emplace_back(layout_.columns[c], layout_.separators[c], keys);
       scans_.back().Count(options.counted);
     }
-    if (layout_.is_criteo) return;
     ColumnNames names{layout_.columns, ""};
-    AddFolderKeys(&files_, &names);
+    if (!layout_.is_criteo) AddFolderKeys(&files_, &names);
     for (size_t c = layout_.columns.size(); c < names.names.size(); ++c) {
       scans_.emplace_back(names.names[c], '\0', keys);
     }
+    names_ = std::move(names.names);
+    flags_.emplace(names_.size());
   }
 
   absl::StatusOr<Json> Run(const OnInspected& on_inspected) {
@@ -97,6 +100,7 @@ class TextInspection {
         }
       });
       RETURN_IF_ERROR(read);
+      flags_->EndBlock();
       if (on_inspected) on_inspected(rows_, rows.progress());
       std::swap(current, next);
     }
@@ -170,10 +174,12 @@ class TextInspection {
     for (int64_t row = 0; row < num_lines_; ++row) {
       const LineColumns& line = lines_[row];
       if (IsMalformed(line)) continue;
-      scans_[column].AddText(
+      const absl::string_view text =
           column < line.columns.size()
               ? line.columns[column]
-              : files_.keys[raw.OriginOf(row).file][column - line.columns.size()]);
+              : files_.keys[raw.OriginOf(row).file][column - line.columns.size()];
+      scans_[column].AddText(text);
+      flags_->Add(column, text);
     }
   }
 
@@ -193,6 +199,7 @@ class TextInspection {
     if (malformed_ > 0) json["first_malformed"] = first_malformed_;
     if (headers_ > 0) json["repeated_headers"] = headers_;
     json["columns"] = ColumnFigures(scans_);
+    for (size_t c = 0; c < scans_.size(); ++c) flags_->AddImplied(c, names_, &json["columns"][c]);
     for (size_t c = layout_.columns.size(); c < scans_.size(); ++c) {
       json["columns"][c]["from_folder"] = true;
     }
@@ -204,6 +211,8 @@ class TextInspection {
   const int64_t max_rows_;
   ThreadPool threads_;
   std::vector<ColumnScan> scans_;
+  std::vector<std::string> names_;  // [scans_]
+  std::optional<FlagPairs> flags_;  // Once the columns are known.
   std::vector<LineColumns> lines_;  // The first num_lines_ are the rows that were read last.
   int64_t num_lines_ = 0;
   int64_t rows_read_ = 0;

@@ -318,6 +318,35 @@ TEST_F(DataInspectionTest, NpyFoldersMayHaveSeveralLabelsAndLists) {
               HasSubstr("--columns names 2 columns, and " + folder + "/train_sparse.npy has 1"));
 }
 
+// The log's own names, others, and none.
+TEST_F(DataInspectionTest, NamesForColumnsOfAFileWithAHeaderAreRefused) {
+  const std::string path = Write("log.csv", "click,user\n1,7\n0,8\n1,9\n");
+  for (const LayoutHints& hints :
+       {LayoutHints{"", {"click", "user"}}, LayoutHints{"", {"y", "u"}}}) {
+    const absl::Status error = ErrorOf({path}, hints);
+    EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(error.message(),
+              path +
+                  ":1: the first line looks like a header ('click,user'), and --columns names "
+                  "the columns of files without one; leave --columns out, or the line (tail -n "
+                  "+2)");
+  }
+  const std::string rows = Write("rows.csv", "1,x\n0,8\n1,9\n");  // A number is text once.
+  EXPECT_EQ(Inspect({rows}, 0, {"", {"y", "u"}}).at("rows"), 3);
+}
+
+TEST_F(DataInspectionTest, AColumnSaysWhichOthersFollowFromIt) {
+  std::string text = "like,top,user\n";
+  for (int i = 0; i < 3000; ++i) {
+    absl::StrAppend(&text, i % 2, ",", i % 6 == 3 ? 1 : 0, ",", i % 7, "\n");
+  }
+  const Json figures = Inspect({Write("likes.csv", text)});
+  EXPECT_EQ(Column(figures, "top").at("implies"),
+            Json::parse(R"([{"column": "like", "rows": 500, "but": 0}])"));
+  EXPECT_FALSE(Column(figures, "like").contains("implies"));
+  EXPECT_FALSE(Column(figures, "user").contains("implies"));
+}
+
 TEST_F(DataInspectionTest, WhatIsNoLogIsRefused) {
   const auto expect = [&](const std::string& path, absl::StatusCode code, const char* what) {
     const absl::Status error = ErrorOf({path});

@@ -13,6 +13,7 @@
 #include "common/disk/file_list.h"
 #include "worker/data/parquet/parquet_source.h"
 #include "worker/inspect/column_scan.h"
+#include "worker/inspect/flag_pairs.h"
 
 namespace thermocline {
 namespace {
@@ -54,8 +55,9 @@ absl::Status CheckSameColumns(const std::string& path, const std::string& first,
 }
 
 // Adds the cell, or the list, of each of `rows` rows.
+//   flag: the column in `flags`
 void AddCells(const ParquetColumn& column, const ParquetCells& cells, int64_t rows,
-              ColumnScan* scan) {
+              ColumnScan* scan, FlagPairs* flags, size_t flag) {
   std::string text;
   for (int64_t row = 0; row < rows; ++row) {
     const size_t begin = cells.offsets.empty() ? row : cells.offsets[row];
@@ -68,6 +70,7 @@ void AddCells(const ParquetColumn& column, const ParquetCells& cells, int64_t ro
       AppendParquetText(column, *cells.values, static_cast<size_t>(index), &text);
     }
     scan->AddText(text);
+    flags->Add(flag, text);
   }
 }
 
@@ -108,13 +111,16 @@ absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files, Objec
   if (wanted == 0) return absl::InvalidArgumentError(absl::StrCat(files[0], ": there is no row"));
   std::vector<int> read;
   std::vector<ColumnScan> scans;
+  std::vector<std::string> names;
   const size_t keys = KeysOfColumn(max_keys, columns.size());
   for (size_t c = 0; c < columns.size(); ++c) {
     if (columns[c].kind == ParquetColumn::Kind::kUnsupported) continue;
     read.push_back(static_cast<int>(c));
     scans.emplace_back(columns[c].name, columns[c].is_list ? ColumnScan::kOfLists : '\0', keys);
     scans.back().Count(options.counted);
+    names.push_back(columns[c].name);
   }
+  FlagPairs flags(names.size());
   ThreadPool threads(options.threads);
   std::vector<uint8_t> has_fraction(read.size());  // [read] Whether a list has a fraction.
   int64_t done = 0;
@@ -126,9 +132,10 @@ absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files, Objec
                        file->Read(std::min(kRowsOfRead, wanted - done), &cells));
       if (rows == 0) break;
       threads.ParallelFor(static_cast<int64_t>(read.size()), [&](int64_t i, int) {
-        AddCells(columns[read[i]], cells[i], rows, &scans[i]);
+        AddCells(columns[read[i]], cells[i], rows, &scans[i], &flags, i);
         if (columns[read[i]].is_list && HasFraction(*cells[i].values)) has_fraction[i] = 1;
       });
+      flags.EndBlock();
       done += rows;
       if (on_inspected) on_inspected(done, static_cast<double>(done) / static_cast<double>(wanted));
     }
@@ -155,6 +162,7 @@ absl::StatusOr<Json> InspectParquet(const std::vector<std::string>& files, Objec
       left_out.push_back({{"name", column.name}, {"type", column.type}});
     } else {
       figures.push_back(scans[i].Figures());
+      flags.AddImplied(i, names, &figures.back());
     }
   }
   return json;

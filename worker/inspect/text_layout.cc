@@ -15,6 +15,7 @@
 #include "proto/job.pb.h"
 #include "worker/data/column_values.h"
 #include "worker/data/row_stream.h"
+#include "worker/data/text/list_separator.h"
 #include "worker/data/text/number_text.h"
 #include "worker/data/text/text_parser.h"
 #include "worker/inspect/time_forms.h"
@@ -174,9 +175,6 @@ constexpr int64_t kHeadRows = 1000;
 // At least this share of the rows has to have as many columns as most rows have.
 constexpr double kMinAlike = 0.9;
 constexpr char kSeparators[] = {'\t', ',', ';', '|', '\x01', ' '};
-constexpr char kListSeparators[] = {'|', ';', ',', '^', '~', ' '};
-// In a list column at least this share of the texts has more than one value.
-constexpr double kMinLists = 0.1;
 
 struct Head {
   LineFormat format;
@@ -297,42 +295,34 @@ bool IsCriteo(const Head& head) {
   return true;
 }
 
-bool IsListOf(absl::string_view text, char separator, bool* has_several) {
-  const std::vector<absl::string_view> values = absl::StrSplit(text, separator);
-  *has_several = values.size() > 1;
-  return std::all_of(values.begin(), values.end(), [&](absl::string_view value) {
-    if (value.empty() || absl::ascii_isspace(value.front()) || absl::ascii_isspace(value.back())) {
-      return false;
-    }
-    // Words in a row are a sentence; numbers are ids.
-    return separator != ' ' || IsNumber(value);
-  });
+char ListSeparatorOf(const Head& head, size_t column, size_t first_row) {
+  std::vector<absl::string_view> texts;
+  for (size_t r = first_row; r < head.rows.size(); ++r) {
+    if (head.rows[r].size() == head.columns) texts.push_back(head.rows[r][column]);
+  }
+  return GuessListSeparator(texts, head.format.separator);
 }
 
-char ListSeparatorOf(const Head& head, size_t column, size_t first_row) {
-  for (const char separator : kListSeparators) {
-    if (separator == head.format.separator) continue;
-    size_t values = 0, lists = 0;
-    bool fits = true;
-    for (size_t r = first_row; r < head.rows.size() && fits; ++r) {
-      if (head.rows[r].size() != head.columns || head.rows[r][column].empty()) continue;
-      bool has_several = false;
-      fits = IsListOf(head.rows[r][column], separator, &has_several);
-      ++values;
-      lists += has_several ? 1 : 0;
-    }
-    if (fits && lists > 0 &&
-        static_cast<double>(lists) >= kMinLists * static_cast<double>(values)) {
-      return separator;
-    }
-  }
-  return 0;
+// Errors: kInvalidArgument (the first row has the names that --columns gives, or text in all
+// columns of numbers and times).
+absl::Status CheckNoHeader(const std::string& path, const Head& head,
+                           const std::vector<std::string>& names) {
+  const Row& first = head.rows[0];
+  if (first.size() != head.columns) return absl::OkStatus();
+  const Likeness numbers = FirstRow(head.rows, head.columns).ByNumbers();
+  if (first != names && (numbers.unlike.empty() || !numbers.like.empty())) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ":1: the first line looks like a header (",
+                   QuoteText(absl::StrJoin(first, std::string(1, head.format.separator))),
+                   "), and --columns names the columns of files without one; leave --columns out, "
+                   "or the line (tail -n +2)"));
 }
 
 absl::Status NameColumns(const std::string& path, const Head& head, const LayoutHints& hints,
                          ObjectStore* store, TextLayout* layout) {
   if (!hints.columns.empty()) {
     layout->columns = hints.columns;
+    RETURN_IF_ERROR(CheckNoHeader(path, head, hints.columns));
     if (hints.columns.size() == head.columns) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("--columns names ", hints.columns.size(),
                                                    " columns, and the rows of ", path, " have ",
