@@ -107,6 +107,8 @@ class ChildProcess {
   // REQUIRES: ended(). "exited with code 3", "was killed by signal 9 (Killed)"; with that the
   // kernel killed processes for want of memory since it started, where it did.
   std::string DescribeEnd() const;
+  // REQUIRES: ended(). Whether it was killed, and DescribeEnd() says so of the kernel.
+  bool lacked_memory() const { return !want_of_memory_.empty(); }
 
   // Sends a signal to the child and to all that it started. Does nothing once it has ended.
   void Signal(int signal);

@@ -9,6 +9,7 @@ namespace {
 
 constexpr uint32_t kMostStalls = 1;
 constexpr uint32_t kMostScriptFailures = 1;
+constexpr uint32_t kMostMemoryKills = 1;
 
 }  // namespace
 
@@ -52,7 +53,8 @@ JobBudgets::JobBudgets(const Job& job, bool can_go_back, const SpentBudgets& spe
     : restarts(job.cluster().max_server_restarts(), can_go_back, spent.restarts()),
       rollbacks(job.checkpoint().max_rollbacks(), spent.rollbacks()),
       stalls(kMostStalls, spent.stalls()),
-      scripts(kMostScriptFailures, spent.scripts()) {}
+      scripts(kMostScriptFailures, spent.scripts()),
+      memory(kMostMemoryKills) {}
 
 SpentBudgets JobBudgets::spent() const {
   SpentBudgets spent;

@@ -81,6 +81,9 @@ struct JobBudgets {
   Budget rollbacks;        // checkpoint.max_rollbacks
   Budget stalls;           // One a step: a job that stalls twice at one step would stall for ever.
   Budget scripts;          // One a step: a script that fails twice at one step has a fault.
+  // One a checkpoint: a job that does not fit would be killed for ever. Not kept in spent():
+  // another controller's hosts may have more memory.
+  Budget memory;
 };
 
 }  // namespace thermocline

@@ -109,9 +109,10 @@ class JobMachine {
   struct Cause {
     GenerationOutcome::What what = GenerationOutcome::What::kTrained;
     absl::Status status;
-    std::string reason;        // Set where going back may help.
-    bool is_script = false;    // A script failed, and nothing else is known to have caused it.
-    std::string process = {};  // The process that was lost; "": none was.
+    std::string reason;         // Set where going back may help.
+    bool is_script = false;     // A script failed, and nothing else is known to have caused it.
+    std::string process = {};   // The process that was lost; "": none was.
+    bool lacks_memory = false;  // The kernel killed one for want of memory.
   };
 
   // From the opening to training, in job_machine.cc.

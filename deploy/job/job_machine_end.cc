@@ -234,7 +234,11 @@ JobMachine::Cause JobMachine::FindCause() const {
       status = absl::Status(status.code(), absl::StrCat(status.message(), "\n", missed));
       absl::StrAppend(&reason, "; ", missed);
     }
-    return {What::kLost, status, reason, OnlyScriptsFailed(failures), failures.front().name};
+    const bool lacks_memory =
+        std::any_of(failures.begin(), failures.end(),
+                    [](const auto& failure) { return failure.end.lacked_memory; });
+    return {What::kLost,           status,      reason, OnlyScriptsFailed(failures),
+            failures.front().name, lacks_memory};
   }
   if (!g.fatal.ok()) return {g.lacks_hosts ? What::kLost : What::kFailed, g.fatal, ""};
   if (!g.trouble.ok()) return {What::kLost, g.trouble, std::string(g.trouble.message())};
@@ -296,6 +300,17 @@ bool JobMachine::MayGoBack(const Cause& cause, GenerationOutcome* outcome) {
     Do(action::ReportLimit{"cluster.stall_timeout_s", cause.reason,
                            options_.job.cluster().stall_timeout_s()});
     add_to_status("the job has gone back for a stall before, and got no further since");
+    return false;
+  }
+  const GenerationStart next = NextStart();
+  if (cause.lacks_memory && !budgets_.memory.Spend(next.base.empty() ? kNoStep : next.base_step)) {
+    const std::string why =
+        "processes were killed for want of memory twice, without a new checkpoint between: the job "
+        "does not fit. `thermocline plan` says what takes how much; a worker takes less with a "
+        "smaller train.eval_batch_size or train.batch_size";
+    Tell(absl::StrCat(cause.reason, "; not going back: ", why));
+    add_to_status(why);
+    outcome->what = GenerationOutcome::What::kFailed;
     return false;
   }
   // Where the worker could not say it, the step behind the last that is known. An earlier

@@ -480,6 +480,38 @@ TEST_F(JobMachineTest, RollbacksAreLimited) {
             "checkpoint.max_rollbacks is 2");
 }
 
+// It would be killed at the same place again and again, as long as there are rollbacks.
+TEST_F(JobMachineTest, ASecondLossForWantOfMemoryWithoutANewCheckpointEndsTheJob) {
+  options_.job.mutable_checkpoint()->set_max_rollbacks(20);
+  ProcessEnd starved = kKilled;
+  starved.lacked_memory = true;
+  const auto lose = [&](const ProcessEnd& end) {
+    End("worker 0", end);
+    SettleAndStop();
+  };
+  Train();
+  lose(starved);
+  EXPECT_EQ(generation(), 2u);
+  Train();
+  lose(kKilled);  // For another reason.
+  EXPECT_EQ(generation(), 3u);
+  Train();
+  WriteCheckpoint(9);
+  Take(event::Committed{generation(), absl::OkStatus(), false});
+  lose(starved);
+  EXPECT_EQ(generation(), 4u) << "there is a new checkpoint";
+  EXPECT_THAT(lines_.back(), HasSubstr("going back to step 10"));
+  Train();
+  lose(starved);
+  const GenerationOutcome outcome = Finished();
+  EXPECT_EQ(outcome.what, What::kFailed);
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kAborted);
+  for (const char* named :
+       {"twice", "thermocline plan", "train.eval_batch_size", "train.batch_size"}) {
+    EXPECT_THAT(std::string(outcome.status.message()), HasSubstr(named));
+  }
+}
+
 TEST_F(JobMachineTest, ALogThatLostWhatItHadAcknowledgedTakesTheJobBack) {
   Train();
   End("server 0", kKilled);

@@ -43,7 +43,9 @@ struct ProcessEnd {
   std::string how;               // "was killed by signal 9 (Killed)", "exited with code 1 (...)"
   std::string report;            // The same with its last log lines, for an error.
   // The process's own message: "day.csv:17: column 2 ('item'): ..."; "": it left none.
-  std::string reason;
+  std::string reason = {};
+  // It was killed, and meanwhile the kernel killed processes for want of memory.
+  bool lacked_memory = false;
 };
 
 // A process that ended although it should not have.

@@ -428,6 +428,7 @@ void Node::TakeEvents() {
       end.set_how(ended->end.how);
       end.set_report(ended->end.report);
       end.set_reason(ended->end.reason);
+      end.set_lacked_memory(ended->end.lacked_memory);
       if (ended->id.role == ProcessRole::kWorker && ended->end.exit_code == 0) {
         const nlohmann::ordered_json& result = processes_->results()[ended->id.index];
         if (!result.is_null()) end.set_result(result.dump());

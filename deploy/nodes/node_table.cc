@@ -41,6 +41,7 @@ ProcessEnd ToProcessEnd(const std::string& host, const ProcessEndReport& report)
   end.how = report.how();
   end.report = absl::StrCat("on host ", host, " ", report.report());
   end.reason = report.reason();
+  end.lacked_memory = report.lacked_memory();
   return end;
 }
 

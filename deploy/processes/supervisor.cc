@@ -146,9 +146,9 @@ std::vector<Supervisor::Ended> Supervisor::TakeEnded() {
     }
     const ChildProcess& process = member.process;
     const std::string last_words = LastWords(process), reason = Reason(process, last_words);
-    ended.push_back(
-        {member.id,
-         {process.exit_code(), HowItEnded(process, last_words), Report(process, reason), reason}});
+    ended.push_back({member.id,
+                     {process.exit_code(), HowItEnded(process, last_words), Report(process, reason),
+                      reason, process.lacked_memory()}});
   }
   members_ = std::move(running);
   return ended;
