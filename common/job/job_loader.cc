@@ -35,9 +35,9 @@ absl::StatusOr<std::string> ReadJobFile(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat("job file '", path, "' is not a file"));
   }
   if (info.st_size > kMaxJobFileBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("job file '", path, "' has ", info.st_size,
-                                                   " bytes; it must be at most ",
-                                                   kMaxJobFileBytes));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "job file '", path, "' has ", info.st_size, " bytes; it must be at most ", kMaxJobFileBytes,
+        ". If it is a log, `thermocline inspect ", path, " --job FILE` drafts a job file for it"));
   }
   std::ifstream file(path);
   std::ostringstream text;

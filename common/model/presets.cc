@@ -235,7 +235,8 @@ std::vector<std::string> QueryOf(const Job& job, const ModelInputs& inputs, size
     }
     if (own.empty()) {
       *why = absl::StrCat("for '", inputs.features[f].name,
-                          "' there is no feature in the same table that is no list");
+                          "' there is no feature in the same table that is no list; set its "
+                          "`table` to the name of the feature that has one such value in each row");
     } else if (own.size() > 1) {
       *why = absl::StrCat("for '", inputs.features[f].name, "' there are '", own[0], "' and '",
                           own[1], "' in the same table; `then` of the sequence says which one");

@@ -261,7 +261,8 @@ TEST(SequencePreset, NamesWhatIsWrong) {
   EXPECT_EQ(error("din { deep: 3 }", false, 0), "din needs a `sequence`, and the job has none");
   EXPECT_EQ(error("din { deep: 3 }", false),
             "din compares each step of 'events' with the sample's own features, and for "
-            "'events.hist_shop' there is no feature in the same table that is no list");
+            "'events.hist_shop' there is no feature in the same table that is no list; "
+            "set its `table` to the name of the feature that has one such value in each row");
   EXPECT_EQ(error("din {}", true), "din.deep is empty; give the widths of the MLP's layers");
   EXPECT_EQ(error("tbsm { top: 3 head: 3 }", false), "tbsm needs one `sequence`, with `then`");
   // The stanza is the user's own.

@@ -138,6 +138,12 @@ std::string DescribeExtra(const CLI::App& app, const std::string& extra) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
   }
+  for (const CLI::Option* option : app.get_options()) {
+    if (flag != "--run-dir" || !option->get_positional()) continue;
+    if (!absl::StartsWith(option->get_type_name(), "DIR")) continue;
+    return absl::StrCat("unknown flag ", flag, "; the run directory stands alone: thermocline ",
+                        app.get_name(), " DIR", SeeHelp(&app));
+  }
   return absl::StrCat("unknown flag ", flag, DidYouMean(flag, flags), SeeHelp(&app));
 }
 

@@ -177,6 +177,12 @@ TEST(CommandLine, BadUsageIsExitCodeTwo) {
   EXPECT_THAT(ErrorOf({"bench", "train", "--nope"}), HasSubstr("unknown flag --nope"));
   EXPECT_THAT(ErrorOf({"stats", "--run-dir", "/no/such/run"}), HasSubstr("/no/such/run"));
   EXPECT_THAT(ErrorOf({"stats", "a:1", "--run-dir", "b"}), HasSubstr("not both"));
+  for (const char* command : {"stop", "report"}) {
+    EXPECT_THAT(ErrorOf({command, "--run-dir", "run"}),
+                HasSubstr(absl::StrCat("unknown flag --run-dir; the run directory stands alone: "
+                                       "thermocline ",
+                                       command, " DIR")));
+  }
 }
 
 TEST(CommandLine, ANumberOutOfRangeNamesItsFlag) {

@@ -745,7 +745,7 @@ function build() {
   app.replaceChildren(el('header', {class: 'bar'}, el('div', {class: 'in'}, controls.names, controls.lost, hasLines || report.live ? [el('div', {class: 'seg', role: 'group', 'aria-label': 'what is shown'}, reset, latest), el('div', {class: 'seg', role: 'group', 'aria-label': 'horizontal axis'}, axes)] : null), controls.meter),
     el('main', {}, parts.filter(Boolean)));
   sections.push(() => {
-    document.title = runs.map(r => `${r.job.name}: ${r.state.title}`).join(', ');
+    document.title = runs.map(r => `${many() ? r.label : r.job.name}: ${r.state.title}`).join(', ');
     controls.names.replaceChildren(...report.runs.map((r, i) => el('div', {class: 'name'}, el('h1', {}, many() ? keyOf({run: i}) : null, many() ? r.label : r.job.name), el('span', {class: 'state ' + r.state.kind}, r.state.title))));
     const run = report.runs[0], busy = !many() && run.state.kind === 'running' && run.fraction != null;
     controls.meter.hidden = !busy;

@@ -71,6 +71,8 @@ TEST(Report, TwoRunsWithTheSameFolderNameAreToldApart) {
   const Json same = DocumentIn(*MakeReport({run.path() + "/a/run", run.path() + "/b/run/"}));
   EXPECT_EQ(same["runs"][0]["label"], run.path() + "/a/run");
   EXPECT_TRUE(same["compare"].is_object());
+  EXPECT_THAT(*MakeReport({run.path() + "/a/run", run.path() + "/b/other"}),
+              HasSubstr("(other)</h1>"));
   const Json others = DocumentIn(*MakeReport({run.path() + "/a/run", run.path() + "/b/other"}));
   EXPECT_EQ(others["runs"][1]["label"], "other");
 }

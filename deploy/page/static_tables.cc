@@ -48,9 +48,12 @@ std::string RenderTable(const std::string& caption, const Row& head, const std::
   return absl::StrCat(text, "</tbody></table></div>\n");
 }
 
-std::string RenderHead(const Json& run) {
+// Two runs of one job differ in their directories alone.
+std::string RenderHead(const Json& run, bool is_one_of_two) {
   const Json& state = run["state"];
-  std::string text = absl::StrCat("<h1>", EscapeHtml(CellOf(run["job"]["name"])),
+  const std::string name = CellOf(run["job"]["name"]), label = CellOf(run["label"]);
+  std::string text = absl::StrCat("<h1>", EscapeHtml(name),
+                                  is_one_of_two ? EscapeHtml(absl::StrCat(" (", label, ")")) : "",
                                   "</h1>\n<p><strong>", EscapeHtml(CellOf(state["title"])),
                                   "</strong>: ", EscapeHtml(CellOf(state["why"])), "</p>\n");
   for (const Json& next : state["next"]) {
@@ -138,7 +141,8 @@ std::string RenderStaticTables(const Json& document) {
   std::string text;
   for (const Json& run : document["runs"]) {
     absl::StrAppend(
-        &text, RenderHead(run), RenderResult(run), RenderProgress(run["progress"]),
+        &text, RenderHead(run, document["runs"].size() > 1), RenderResult(run),
+        RenderProgress(run["progress"]),
         RenderColumns("Evaluations", run["evals"], {"step", "auc", "logloss", "is_best"},
                       kMaxEvaluationRows, false),
         RenderEvents(run["events"]),

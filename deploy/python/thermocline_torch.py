@@ -581,7 +581,10 @@ class ThermoclineModel(nn.Module):
 
     def layer(self, name):
         """The module of the layer of this name."""
-        return self.layers[[stanza['name'] for stanza in self._stanzas].index(name)]
+        names = [stanza['name'] for stanza in self._stanzas]
+        if name not in names:
+            raise KeyError('no layer is called %r; there are %s' % (name, ', '.join(map(repr, names))))
+        return self.layers[names.index(name)]
 
     @classmethod
     def load(cls, path):

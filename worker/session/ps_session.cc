@@ -163,7 +163,10 @@ bool PsSession::Impl::OnError(const Operation& operation, const char* what, uint
   const absl::Status reason = DescribeError(
       operation, what, server,
       absl::Status(error.code(),
-                   absl::StrCat("after ", retry->failures, " retries: ", error.message())));
+                   absl::StrCat("after ", retry->failures, " retries: ", error.message(),
+                                absl::IsDeadlineExceeded(error)
+                                    ? " (cluster.rpc_timeout_s is how long a call may take)"
+                                    : "")));
   Fail(MeansServerLoss(error) ? MarkServerLoss(reason) : reason, actions);
   return false;
 }

@@ -86,9 +86,10 @@ absl::StatusOr<WorkerDevice> MakeWorkerDevice(const Job& job, uint32_t local_ran
                            absl::IsFailedPrecondition(no_cuda);
   const std::string unused = WhyUnused(no_cuda, cuda);
   if (job.device() != Job::AUTO || !cpu_will_do) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("device is ", Job::Device_Name(job.device()), ": ",
-                     cpu_will_do && !unused.empty() ? unused : std::string(no_cuda.message())));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "device is ", Job::Device_Name(job.device()), ": ",
+        cpu_will_do && !unused.empty() ? unused : std::string(no_cuda.message()),
+        cpu_will_do ? "; device: CPU does without a GPU, and AUTO where there is none" : ""));
   }
   made = MakeCpu(job, no_cuda);
   if (made.ok() && !unused.empty()) {

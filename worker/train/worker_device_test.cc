@@ -97,7 +97,9 @@ TEST(WorkerDeviceTest, WithoutAGpuAutoIsTheCpuAndCudaAnError) {
   EXPECT_EQ(device->warning, "");
   const absl::Status status = MakeWorkerDevice(JobOn(Job::CUDA), 1, Gpus(0, nullptr)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(status.message(), "device is CUDA: no GPU: the NVIDIA driver finds none");
+  EXPECT_EQ(status.message(),
+            "device is CUDA: no GPU: the NVIDIA driver finds none; device: CPU does without a GPU, "
+            "and AUTO where there is none");
 }
 
 TEST(WorkerDeviceTest, TheCpuKnowsBfloat16AndNoTf32) {
