@@ -1,5 +1,6 @@
 #include "common/checkpoint/rows_file.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -16,6 +17,11 @@ namespace {
 template <typename T>
 absl::string_view BytesOf(const std::vector<T>& column) {
   return {reinterpret_cast<const char*>(column.data()), column.size() * sizeof(T)};
+}
+
+template <typename T>
+void AppendTo(absl::Span<const T> values, std::vector<T>* column) {
+  column->insert(column->end(), values.begin(), values.end());
 }
 
 }  // namespace
@@ -43,42 +49,74 @@ absl::StatusOr<std::unique_ptr<RowsFileWriter>> RowsFileWriter::Create(Disk* dis
   return writer;
 }
 
-bool RowsFileWriter::BlockTakes(TableId table, size_t floats) const {
-  if (block_.rows == 0) return true;
-  if (block_.table != table) return false;
-  if (floats > 0 && block_.floats > 0 && floats != block_.floats) return false;
-  RowsBlock larger = block_;
-  ++larger.rows;
-  if (floats == 0) ++larger.candidates;
-  if (floats > 0) larger.floats = static_cast<uint32_t>(floats);
-  return larger.bytes() <= kMaxRowsBlockBytes;
+absl::Status RowsFileWriter::Add(TableId table, Key key, uint32_t lookups, uint32_t changed,
+                                 absl::Span<const float> row) {
+  const char has_row = row.empty() ? 0 : 1;
+  return AddRows(table, row.size(), {{&key, 1}, {&lookups, 1}, {&changed, 1}, {&has_row, 1}, row});
 }
 
-absl::Status RowsFileWriter::Add(const RowKey& key, uint32_t lookups, uint32_t changed,
-                                 absl::Span<const float> row) {
-  CHECK(footer_.rows == 0 || last_key_ < key);
-  if (!BlockTakes(key.table, row.size())) RETURN_IF_ERROR(WriteBlock());
-  if (block_.rows == 0) {
-    block_.table = key.table;
-    block_.first_key = key.key;
+absl::Status RowsFileWriter::AddRows(TableId table, size_t row_floats, const RowColumns& rows) {
+  const size_t n = rows.keys.size();
+  CHECK_EQ(rows.floats.size(), n * row_floats);
+  for (const Key number : rows.keys) {
+    const RowKey key = RowKeyOf(table, number);
+    CHECK(footer_.rows == 0 || last_key_ < key);
+    last_key_ = key;
+    ++footer_.rows;
   }
-  if (row.empty()) {
-    ++block_.candidates;
-    kinds_.resize(block_.rows, kKindRow);
-  } else {
-    block_.floats = static_cast<uint32_t>(row.size());
-    values_.insert(values_.end(), row.begin(), row.end());
+  for (size_t at = 0; at < n;) {
+    const bool has_row = rows.has_row[at] != 0;
+    const size_t floats = has_row ? row_floats : 0;
+    const auto other = std::find(rows.has_row.begin() + at, rows.has_row.end(), has_row ? 0 : 1);
+    const size_t taken = BlockTakes(table, other - rows.has_row.begin() - at, floats);
+    if (taken == 0) {
+      RETURN_IF_ERROR(WriteBlock());
+      continue;
+    }
+    RowsBlock block = BlockWith(taken, floats);
+    if (block.candidates > 0) {
+      kinds_.resize(block_.rows, kKindRow);
+      kinds_.resize(block.rows, has_row ? kKindRow : kKindCandidate);
+    }
+    if (block_.rows == 0) {
+      block.table = table;
+      block.first_key = rows.keys[at];
+    }
+    block_ = block;
+    AppendTo(rows.keys.subspan(at, taken), &keys_);
+    AppendTo(rows.lookups.subspan(at, taken), &lookups_);
+    AppendTo(rows.changed.subspan(at, taken), &changed_);
+    AppendTo(rows.floats.subspan(at * row_floats, taken * floats), &values_);
+    at += taken;
   }
-  if (block_.candidates > 0) kinds_.push_back(row.empty() ? kKindCandidate : kKindRow);
-  keys_.push_back(key.key);
-  lookups_.push_back(lookups);
-  changed_.push_back(changed);
-  ++block_.rows;
-  last_key_ = key;
-  ++footer_.rows;
   return absl::OkStatus();
 }
 
+size_t RowsFileWriter::BlockTakes(TableId table, size_t rows, size_t floats) const {
+  size_t least = 1, most = rows;
+  if (block_.rows > 0) {
+    if (block_.table != table) return 0;
+    if (floats > 0 && block_.floats > 0 && floats != block_.floats) return 0;
+    least = 0;
+  }
+  while (least < most) {
+    const size_t middle = most - (most - least) / 2;
+    if (BlockWith(middle, floats).bytes() <= kMaxRowsBlockBytes) {
+      least = middle;
+    } else {
+      most = middle - 1;
+    }
+  }
+  return least;
+}
+
+RowsBlock RowsFileWriter::BlockWith(size_t rows, size_t floats) const {
+  RowsBlock block = block_;
+  block.rows += static_cast<uint32_t>(rows);
+  if (floats == 0) block.candidates += static_cast<uint32_t>(rows);
+  if (floats > 0) block.floats = static_cast<uint32_t>(floats);
+  return block;
+}
 absl::Status RowsFileWriter::WriteBlock() {
   kinds_.resize(RowsBlock::PaddedTo8(kinds_.size()));
   values_.resize(values_.size() + values_.size() % 2);

@@ -30,6 +30,15 @@ struct SavedRow {
   absl::Span<const float> values;
 };
 
+// Rows of one table, as columns.
+struct RowColumns {
+  absl::Span<const Key> keys;          // [n]
+  absl::Span<const uint32_t> lookups;  // [n]
+  absl::Span<const uint32_t> changed;  // [n] steps of the last change, plus 1
+  absl::Span<const char> has_row;      // [n] 0: a candidate, of which the floats mean nothing
+  absl::Span<const float> floats;      // [n, row_floats]
+};
+
 // Not thread-safe. The destructor removes an unfinished file.
 class RowsFileWriter {
  public:
@@ -43,15 +52,12 @@ class RowsFileWriter {
   RowsFileWriter(const RowsFileWriter&) = delete;
   RowsFileWriter& operator=(const RowsFileWriter&) = delete;
 
-  // A row without values is a candidate. REQUIRES: keys ascend strictly, in the order of RowKey.
-  // Errors: kResourceExhausted, kUnavailable
-  absl::Status Add(const RowKey& key, uint32_t lookups, uint32_t changed,
-                   absl::Span<const float> row);
-  // The same, but computes the partition.
+  // Adds rows. REQUIRES: keys ascend strictly, in the order of RowKey. Errors: kResourceExhausted,
+  // kUnavailable
+  absl::Status AddRows(TableId table, size_t row_floats, const RowColumns& rows);
+  // Adds one row. A row without values is a candidate. The same requirement and errors.
   absl::Status Add(TableId table, Key key, uint32_t lookups, uint32_t changed,
-                   absl::Span<const float> row) {
-    return Add(RowKeyOf(table, key), lookups, changed, row);
-  }
+                   absl::Span<const float> row);
 
   uint64_t rows() const { return footer_.rows; }
 
@@ -63,8 +69,10 @@ class RowsFileWriter {
   RowsFileWriter(Disk* disk, std::string path, std::string full_path)
       : disk_(disk), path_(std::move(path)), full_path_(std::move(full_path)) {}
 
-  // Whether one more such row belongs into the block under construction.
-  bool BlockTakes(TableId table, size_t floats) const;
+  // The block under construction with so many more rows, or candidates where they have no values.
+  RowsBlock BlockWith(size_t rows, size_t floats) const;
+  // How many of so many further rows, at least one, belong into it.
+  size_t BlockTakes(TableId table, size_t rows, size_t floats) const;
   absl::Status WriteBlock();
   // `crc32c` is the checksum of the pieces.
   absl::Status Append(absl::Span<const absl::string_view> pieces, uint32_t crc32c);

@@ -308,6 +308,64 @@ TEST_F(RowsFileTest, ItsIndexCountsTheRowsOfEachTable) {
   EXPECT_NEAR(half.at(TableId(1)), 10000, 3000);  // A block has some 2,700 rows.
 }
 
+// The columns of rows [begin, end) of one table; the floats of candidates are anything.
+struct Columns {
+  std::vector<Key> keys;
+  std::vector<uint32_t> lookups, changed;
+  std::vector<char> has_row;
+  std::vector<float> floats;
+
+  RowColumns Slice(size_t begin, size_t end, size_t row_floats) const {
+    return {absl::MakeConstSpan(keys).subspan(begin, end - begin),
+            absl::MakeConstSpan(lookups).subspan(begin, end - begin),
+            absl::MakeConstSpan(changed).subspan(begin, end - begin),
+            absl::MakeConstSpan(has_row).subspan(begin, end - begin),
+            absl::MakeConstSpan(floats).subspan(begin * row_floats, (end - begin) * row_floats)};
+  }
+};
+
+// Runs of rows and of candidates, short ones and longer ones than a block; rows of all widths, also
+// larger than a block.
+TEST_F(RowsFileTest, RowsAddedAtOnceAreTheBytesOfSingleOnes) {
+  for (const size_t row_floats : {0, 1, 3, 32, 20'000}) {
+    std::vector<Key> keys = {0, 1, UINT64_MAX - 1, UINT64_MAX};
+    while (keys.size() < (row_floats > 1000 ? 12 : 9000)) keys.push_back(random_());
+    std::sort(keys.begin(), keys.end(),
+              [](Key a, Key b) { return RowKeyOf(TableId(3), a) < RowKeyOf(TableId(3), b); });
+    Columns columns;
+    TestRows single;
+    for (const Key key : keys) {
+      const bool longer = columns.keys.size() < keys.size() / 2;
+      const bool switches = random_() % (longer ? 3000 : 2) == 0;
+      const bool before = !columns.has_row.empty() && columns.has_row.back() != 0;
+      columns.has_row.push_back(switches != before && row_floats > 0 ? 1 : 0);
+      columns.keys.push_back(key);
+      columns.lookups.push_back(static_cast<uint32_t>(random_()));
+      columns.changed.push_back(static_cast<uint32_t>(random_()));
+      TestRow row{columns.lookups.back(), columns.changed.back(), {}};
+      for (size_t f = 0; f < row_floats; ++f) {
+        columns.floats.push_back(static_cast<float>(random_() % 100));
+        if (columns.has_row.back()) row.values.push_back(columns.floats.back());
+      }
+      single[RowKeyOf(TableId(3), key)] = row;
+    }
+    const auto expected = Write(&disk_, "/d", single);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    const std::string bytes = Content();
+    const auto writer = *RowsFileWriter::Create(&disk_, "/d", kPath);
+    for (size_t begin = 0, end = 0; begin < keys.size(); begin = end) {
+      end = std::min(keys.size(), begin + random_() % 4000);
+      ASSERT_TRUE(
+          writer->AddRows(TableId(3), row_floats, columns.Slice(begin, end, row_floats)).ok());
+    }
+    const auto file = writer->Finish();
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_TRUE(Content() == bytes) << row_floats;
+    EXPECT_EQ((*file)->crc32c(), (*expected)->crc32c());
+    EXPECT_EQ(*Read(&disk_, "/d", **file), single);
+  }
+}
+
 TEST_F(RowsFileTest, TheOrderIsTheWritersDuty) {
   const auto writer = *RowsFileWriter::Create(&disk_, "/d", kPath);
   ASSERT_TRUE(writer->Add(TableId(2), 1, 1, 1, {1.0f}).ok());

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -529,9 +530,11 @@ TEST(JobPlan, AFileOfRowsIsNoLargerThanPlanned) {
     auto writer =
         RowsFileWriter::Create(&disk, testing::TempDir(), absl::StrCat("rows-", c.floats));
     ASSERT_TRUE(writer.ok()) << writer.status();
-    RowKey key;
-    for (key.key = 0; key.key < c.rows; ++key.key) {
-      ASSERT_EQ((*writer)->Add(key, 1, 1, std::vector<float>(c.floats, 0.5f)), absl::OkStatus());
+    std::set<RowKey> keys;
+    for (Key key = 0; key < c.rows; ++key) keys.insert(RowKeyOf(TableId(1), key));
+    for (const RowKey& key : keys) {
+      ASSERT_EQ((*writer)->Add(key.table, key.key, 1, 1, std::vector<float>(c.floats, 0.5f)),
+                absl::OkStatus());
     }
     const auto file = (*writer)->Finish();
     ASSERT_TRUE(file.ok()) << file.status();

@@ -260,14 +260,10 @@ absl::Status ShardWriter::OpenFile(size_t index, Lane* lane) {
 }
 
 absl::Status ShardWriter::WriteSlice(const Slice& slice, RowsFileWriter* file) {
-  const size_t row_floats = row_floats_[slice.source];
   const SnapshotRows& rows = slice.rows;
-  const absl::Span<const float> values(rows.rows.data(), rows.rows.size());
-  for (size_t i = 0; i < rows.keys.size(); ++i) {
-    RETURN_IF_ERROR(file->Add(tables_[slice.source], rows.keys[i], rows.counts[i], rows.changed[i],
-                              values.subspan(i * row_floats, rows.has_row[i] ? row_floats : 0)));
-  }
-  return absl::OkStatus();
+  return file->AddRows(
+      tables_[slice.source], row_floats_[slice.source],
+      {rows.keys, rows.counts, rows.changed, rows.has_row, {rows.rows.data(), rows.rows.size()}});
 }
 
 }  // namespace thermocline

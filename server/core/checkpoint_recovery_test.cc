@@ -232,8 +232,8 @@ class DisturbedRun {
     auto writer = RowsFileWriter::Create(&disk_, kCheckpoints, file.path());
     if (!writer.ok() || rows.size() < 2) return absl::UnavailableError("not now");
     for (size_t i = 1; i < rows.size(); ++i) {
-      const absl::Status added =
-          (*writer)->Add(rows[i].key, rows[i].lookups, rows[i].changed, rows[i].values);
+      const absl::Status added = (*writer)->Add(rows[i].key.table, rows[i].key.key, rows[i].lookups,
+                                                rows[i].changed, rows[i].values);
       if (!added.ok()) return added;
     }
     const auto written = (*writer)->Finish();

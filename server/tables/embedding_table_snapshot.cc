@@ -1,12 +1,15 @@
-// A snapshot: the keys of the rows in memory are collected once and sorted, then rows are read a
-// batch at a time. A row that was changed since the cut, or left memory, is read from the image
-// that its stripe keeps. What the store had at the cut is merged in; where memory has a row too,
-// the store's is the same or older.
+// A snapshot: the keys of the rows in memory are collected once, with the places of their rows, and
+// sorted, then rows are read a batch at a time. A row that was changed since the cut, or left
+// memory, is read from the image that its stripe keeps. What the store had at the cut is merged in;
+// where memory has a row too, the store's is the same or older.
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
@@ -19,6 +22,12 @@ namespace thermocline {
 namespace {
 
 constexpr uint32_t kNotStored = UINT32_MAX;
+
+// The rows of one slice.
+constexpr size_t kBatchKeys = KeyBatch::kMaxKeys;
+
+// How far ahead of its use a row is fetched.
+constexpr size_t kRowsAhead = TableStripes::kRowsAhead;
 
 // Each time that so many partitions were read, the images of their rows go. A look at all images
 // takes as long as saving them, about.
@@ -46,40 +55,58 @@ class EmbeddingTable::Snapshot final : public TableSnapshot {
 
  private:
   void Collect();
-  UninitializedVector<Key> CopyKeys(const TableStripe& stripe) const;
+  // Copies the keys of a stripe, with their rows, and sets rows_erased_.
+  void CopyKeys(uint32_t s, UninitializedVector<KeyRow>* keys);
   // Removes the keys of rows that don't belong to the snapshot.
-  void DropOthers(UninitializedVector<Key>* keys) const;
+  void DropOthers(uint32_t s, UninitializedVector<KeyRow>* keys) const;
+  // Looks up the rows of n keys of a stripe where they are not known, or may not be what they were
+  // when the stripe had erased `rows_erased` rows. `key_at(i)`: a reference to the i-th one, a
+  // KeyRow or PlacedKey.
+  template <typename KeyAt>
+  void FindRows(const TableStripe& stripe, uint64_t rows_erased, size_t n, KeyAt key_at) const
+      ABSL_SHARED_LOCKS_REQUIRED(stripe.mutex);
   absl::Status FillStored();
   // Fills batch_ with the next keys in order, and batch_stored_ with their places in stored_rows_.
   void TakeKeys();
   void Read(SnapshotRows* rows);
+  void GroupByStripe();
   void ReadFromStore(size_t position, SnapshotRows* rows);
   void Compact(SnapshotRows* rows);
-  void ReadStripe(const KeyBatch& batch, uint32_t s, SnapshotRows* rows);
+  // Fetches the row of by_stripe_[at], which is read soon. Always inlined: see prefetch.h.
+  ABSL_ATTRIBUTE_ALWAYS_INLINE inline void Prefetch(size_t at) const;
+  void ReadStripe(uint32_t s, SnapshotRows* rows);
   void SetRead(uint32_t partitions);
 
   EmbeddingTable* const table_;
   const uint64_t salt_;
-  const bool all_rows_;                // The step of the last change doesn't matter.
-  const RowCut cut_;                   // It holds no images.
-  std::unique_ptr<RowCursor> cursor_;  // Null once it is at its end, and where there is no store.
-  bool collected_ = false;
-  UninitializedVector<Key> keys_;  // Their rows were in memory.
-  size_t next_ = 0;                // in keys_
-  std::vector<Key> stored_keys_;   // The cursor's last batch.
+  const size_t weights_bytes_;
+  const size_t state_bytes_;
+  const size_t row_floats_;
+  const bool all_rows_;                 // The step of the last change doesn't matter.
+  const RowCut cut_;                    // It holds no images.
+  std::unique_ptr<RowCursor> cursor_;   // Null once it is at its end, and where there is no store.
+  std::optional<PartitionOrder> keys_;  // The keys in memory, once collected.
+  std::array<uint64_t, kNumStripes> rows_erased_ = {};  // [stripe] when its keys were copied
+  std::vector<Key> stored_keys_;                        // The cursor's last batch.
   UninitializedVector<uint8_t> stored_rows_;
   size_t next_stored_ = 0;           // in stored_keys_
   uint32_t partitions_dropped_ = 0;  // The images of lower partitions' rows are gone.
   // The batch that is being read.
-  std::vector<Key> batch_;
+  std::vector<PlacedKey> batch_;
   std::vector<uint32_t> batch_stored_;  // [batch_] rows of stored_rows_, or kNotStored
   std::vector<char> present_;
+  // The positions in batch_, by stripe: those of a stripe are [begin_[stripe], begin_[stripe + 1]).
+  std::array<uint16_t, kBatchKeys> by_stripe_;
+  std::array<uint32_t, kNumStripes + 1> begin_;
 };
 
 EmbeddingTable::Snapshot::Snapshot(EmbeddingTable* table, uint32_t oldest, uint32_t newest,
                                    bool all_rows)
     : table_(table),
       salt_(TableSalt(table->layout_.id)),
+      weights_bytes_(table->layout_.dim * sizeof(float)),
+      state_bytes_(table->layout_.state_floats() * sizeof(float)),
+      row_floats_(table->layout_.row_floats()),
       all_rows_(all_rows),
       cut_(oldest, newest) {
   CHECK(!table_->snapshot_.exists.exchange(true));
@@ -103,14 +130,14 @@ EmbeddingTable::Snapshot::~Snapshot() {
 }
 
 absl::StatusOr<bool> EmbeddingTable::Snapshot::Next(SnapshotRows* rows) {
-  if (!collected_) Collect();
+  if (!keys_.has_value()) Collect();
   rows->keys.clear();
   while (rows->keys.empty()) {
     RETURN_IF_ERROR(FillStored());
     TakeKeys();
     if (batch_.empty()) break;
     Read(rows);
-    SetRead(PartitionOfKey(salt_, batch_.back()));
+    SetRead(PartitionOfHash(batch_.back().PartialHash()));
   }
   if (batch_.empty()) SetRead(kNumPartitions);
   return !rows->keys.empty();
@@ -131,7 +158,7 @@ void EmbeddingTable::Snapshot::SetRead(uint32_t partitions) {
 absl::Status EmbeddingTable::Snapshot::FillStored() {
   if (cursor_ == nullptr || next_stored_ < stored_keys_.size()) return absl::OkStatus();
   next_stored_ = 0;
-  const absl::Status status = cursor_->Next(KeyBatch::kMaxKeys, &stored_keys_, &stored_rows_);
+  const absl::Status status = cursor_->Next(kBatchKeys, &stored_keys_, &stored_rows_);
   if (!status.ok()) {
     return absl::Status(status.code(), absl::StrCat("table '", table_->layout_.name,
                                                     "': reading all rows: ", status.message()));
@@ -143,93 +170,145 @@ absl::Status EmbeddingTable::Snapshot::FillStored() {
 void EmbeddingTable::Snapshot::TakeKeys() {
   batch_.clear();
   batch_stored_.clear();
-  while (batch_.size() < KeyBatch::kMaxKeys) {
+  while (batch_.size() < kBatchKeys) {
     const bool more_stored = next_stored_ < stored_keys_.size();
     if (cursor_ != nullptr && !more_stored) return;  // Which key is next isn't known.
-    const bool more = next_ < keys_.size();
-    if (!more && !more_stored) return;
-    const bool stored_first =
-        more_stored &&
-        (!more || !InPartitionOrder(salt_, keys_[next_], stored_keys_[next_stored_]));
-    const Key key = stored_first ? stored_keys_[next_stored_] : keys_[next_];
-    if (more && keys_[next_] == key) ++next_;
-    batch_.push_back(key);
-    batch_stored_.push_back(stored_first ? static_cast<uint32_t>(next_stored_++) : kNotStored);
+    const PlacedKey* const placed = keys_->Front();
+    if (placed == nullptr && !more_stored) return;
+    uint32_t stored = kNotStored;
+    if (more_stored) {
+      const Key key = stored_keys_[next_stored_];
+      if (placed == nullptr || InPartitionOrder(salt_, key, placed->key)) {
+        batch_.push_back({key, 0, static_cast<uint32_t>(KeyHash(salt_, key) >> 32)});
+        batch_stored_.push_back(static_cast<uint32_t>(next_stored_++));
+        continue;
+      }
+      if (placed->key == key) stored = static_cast<uint32_t>(next_stored_++);
+    }
+    batch_.push_back(*placed);
+    batch_stored_.push_back(stored);
+    keys_->Pop();
   }
 }
 
 void EmbeddingTable::Snapshot::Collect() {
-  std::vector<UninitializedVector<Key>> groups;
-  for (const TableStripe& stripe : table_->stripes_) {
-    groups.push_back(CopyKeys(stripe));
-    if (!all_rows_) DropOthers(&groups.back());
+  keys_.emplace(salt_, table_->stripes_.RowsInMemory());
+  UninitializedVector<KeyRow> keys;
+  for (uint32_t s = 0; s < kNumStripes; ++s) {
+    CopyKeys(s, &keys);
+    if (!all_rows_) DropOthers(s, &keys);
+    for (const KeyRow& key : keys) keys_->Add(key.key, key.row);
   }
-  keys_ = SortByPartition(salt_, std::move(groups));
-  collected_ = true;
 }
 
 // An apply waits for the lock: nothing but the copying is done under it, into memory that is there.
-UninitializedVector<Key> EmbeddingTable::Snapshot::CopyKeys(const TableStripe& stripe) const {
+void EmbeddingTable::Snapshot::CopyKeys(uint32_t s, UninitializedVector<KeyRow>* keys) {
+  const TableStripe& stripe = table_->stripes_[s];
   const auto room = [&]() ABSL_SHARED_LOCKS_REQUIRED(stripe.mutex) {
     return stripe.index.size() + stripe.candidates.size() + stripe.cut.images().size() + 1;
   };
-  UninitializedVector<Key> keys;
+  size_t resident = keys->capacity();  // It was filled for another stripe.
   size_t wanted = 0;
   while (true) {
-    keys.resize(wanted + wanted / 16);
-    if (!keys.empty()) {  // Makes it resident.
-      std::memset(keys.data(), 0, keys.size() * sizeof(Key));
+    if (wanted > resident) {
+      keys->clear();
+      keys->resize(wanted + wanted / 16);
+      std::memset(keys->data(), 0, keys->size() * sizeof(KeyRow));  // Makes it resident.
+      resident = keys->size();
     }
     absl::ReaderMutexLock lock(&stripe.mutex);
     wanted = room();
-    if (wanted > keys.size()) continue;
-    size_t n = stripe.index.CopyKeys(keys.data());
-    for (const auto& candidate : stripe.candidates) keys[n++] = candidate.first;
-    for (const auto& image : stripe.cut.images()) keys[n++] = image.first;
-    keys.resize(n);
-    return keys;
+    if (wanted > resident) continue;
+    keys->resize(wanted);
+    size_t n = stripe.index.CopyKeys(keys->data());
+    for (const auto& candidate : stripe.candidates) (*keys)[n++] = {candidate.first, 0};
+    for (const auto& image : stripe.cut.images()) (*keys)[n++] = {image.first, 0};
+    keys->resize(n);
+    rows_erased_[s] = stripe.rows_erased;
+    return;
   }
 }
 
-void EmbeddingTable::Snapshot::DropOthers(UninitializedVector<Key>* keys) const {
+void EmbeddingTable::Snapshot::DropOthers(uint32_t s, UninitializedVector<KeyRow>* keys) const {
+  const TableStripe& stripe = table_->stripes_[s];
   size_t kept = 0;
-  table_->stripes_.ForEachBatch(*keys, [&](const KeyBatch& batch, size_t) {
-    TableStripes::ForEachStripe(batch, [&](uint32_t s) {
-      const TableStripe& stripe = table_->stripes_[s];
-      absl::ReaderMutexLock lock(&stripe.mutex);
-      table_->stripes_.Pipeline<const RowMeta*>(
-          batch, s,
-          [&](const Entry& entry) -> const RowMeta* {
-            const uint32_t row = stripe.index.Find(entry.key, entry.place);
-            if (row == 0) return nullptr;
-            __builtin_prefetch(table_->storage_.Meta(row));
-            return table_->storage_.Meta(row);
-          },
-          [&](const Entry& entry, const RowMeta* meta) ABSL_SHARED_LOCKS_REQUIRED(stripe.mutex) {
-            if (meta == nullptr) {
-              const auto candidate = stripe.candidates.find(entry.key);
-              if (candidate != stripe.candidates.end()) meta = &candidate->second;
-            }
-            const bool belongs = (meta != nullptr && stripe.cut.Contains(*meta)) ||
-                                 stripe.cut.Find(entry.key) != nullptr;
-            if (belongs) (*keys)[kept++] = entry.key;  // The batch is a copy.
-          });
-    });
-  });
+  for (size_t begin = 0; begin < keys->size(); begin += kBatchKeys) {
+    const size_t end = std::min(keys->size(), begin + kBatchKeys);
+    absl::ReaderMutexLock lock(&stripe.mutex);
+    FindRows(stripe, rows_erased_[s], end - begin,
+             [&](size_t i) -> KeyRow& { return (*keys)[begin + i]; });
+    for (size_t at = begin; at < end; ++at) {
+      const size_t ahead = at + TableStripes::kBucketsAhead;
+      if (ahead < end && (*keys)[ahead].row != 0) {
+        __builtin_prefetch(table_->storage_.Meta((*keys)[ahead].row));
+      }
+      const KeyRow key = (*keys)[at];
+      const RowMeta* meta = nullptr;
+      if (key.row != 0) {
+        meta = table_->storage_.Meta(key.row);
+      } else if (const auto candidate = stripe.candidates.find(key.key);
+                 candidate != stripe.candidates.end()) {
+        meta = &candidate->second;
+      }
+      const bool belongs =
+          (meta != nullptr && stripe.cut.Contains(*meta)) || stripe.cut.Find(key.key) != nullptr;
+      if (belongs) (*keys)[kept++] = key;
+    }
+  }
   keys->resize(kept);
+}
+
+template <typename KeyAt>
+void EmbeddingTable::Snapshot::FindRows(const TableStripe& stripe, uint64_t rows_erased, size_t n,
+                                        KeyAt key_at) const {
+  const bool erased = stripe.rows_erased != rows_erased;
+  const auto place = [&](size_t i) { return KeyIndex::PlaceOfHash(KeyHash(salt_, key_at(i).key)); };
+  size_t ahead = 0;
+  for (size_t i = 0; i < n; ++i) {
+    for (; ahead < std::min<size_t>(n, i + TableStripes::kBucketsAhead); ++ahead) {
+      if (erased || key_at(ahead).row == 0) stripe.index.Prefetch(place(ahead));
+    }
+    if (erased || key_at(i).row == 0) key_at(i).row = stripe.index.Find(key_at(i).key, place(i));
+  }
+}
+
+void EmbeddingTable::Snapshot::GroupByStripe() {
+  const auto stripe_of = [](const PlacedKey& key) { return StripeOfHash(key.PartialHash()); };
+  begin_.fill(0);
+  for (const PlacedKey& key : batch_) ++begin_[stripe_of(key) + 1];
+  for (uint32_t s = 0; s < kNumStripes; ++s) begin_[s + 1] += begin_[s];
+  std::array<uint32_t, kNumStripes + 1> next = begin_;
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    by_stripe_[next[stripe_of(batch_[i])]++] = static_cast<uint16_t>(i);
+  }
+}
+
+// The row may have become another key's meanwhile: that is harmless.
+void EmbeddingTable::Snapshot::Prefetch(size_t at) const {
+  if (at >= batch_.size()) return;
+  const uint32_t position = by_stripe_[at];
+  const uint32_t row = batch_[position].row;
+  if (row == 0) return;
+  const RowStorage& storage = table_->storage_;
+  PrefetchRange(storage.Weights(row), weights_bytes_);
+  PrefetchRange(storage.State(row), state_bytes_);
+  __builtin_prefetch(storage.Meta(row));
 }
 
 void EmbeddingTable::Snapshot::Read(SnapshotRows* rows) {
   const size_t n = batch_.size();
-  rows->keys = batch_;
+  rows->keys.resize(n);
+  for (size_t i = 0; i < n; ++i) rows->keys[i] = batch_[i].key;
   rows->counts.resize(n);
   rows->changed.resize(n);
   rows->has_row.assign(n, 1);
-  rows->rows.resize(n * table_->layout_.row_floats());
+  rows->rows.resize(n * row_floats_);
   present_.assign(n, 0);
-  table_->stripes_.ForEachBatch(batch_, [&](const KeyBatch& batch, size_t) {
-    TableStripes::ForEachStripe(batch, [&](uint32_t s) { ReadStripe(batch, s, rows); });
-  });
+  GroupByStripe();
+  for (size_t at = 0; at < kRowsAhead; ++at) Prefetch(at);
+  for (uint32_t s = 0; s < kNumStripes; ++s) {
+    if (begin_[s] < begin_[s + 1]) ReadStripe(s, rows);
+  }
   for (size_t i = 0; i < n; ++i) {
     if (!present_[i] && batch_stored_[i] != kNotStored) ReadFromStore(i, rows);
   }
@@ -240,16 +319,14 @@ void EmbeddingTable::Snapshot::ReadFromStore(size_t position, SnapshotRows* rows
   const uint8_t* stored = stored_rows_.data() + batch_stored_[position] * table_->stored_row_bytes_;
   const RowMeta meta = StoredMeta(stored);
   if (!cut_.Contains(meta)) return;
-  const size_t row_floats = table_->layout_.row_floats();
-  std::memcpy(&rows->rows[position * row_floats], stored + sizeof(meta),
-              row_floats * sizeof(float));
+  std::memcpy(&rows->rows[position * row_floats_], stored + sizeof(meta),
+              row_floats_ * sizeof(float));
   rows->counts[position] = meta.count;
   rows->changed[position] = meta.changed;
   present_[position] = 1;
 }
 
 void EmbeddingTable::Snapshot::Compact(SnapshotRows* rows) {
-  const size_t row_floats = table_->layout_.row_floats();
   size_t kept = 0;
   for (size_t i = 0; i < present_.size(); ++i) {
     if (!present_[i]) continue;
@@ -258,7 +335,7 @@ void EmbeddingTable::Snapshot::Compact(SnapshotRows* rows) {
       rows->counts[kept] = rows->counts[i];
       rows->changed[kept] = rows->changed[i];
       rows->has_row[kept] = rows->has_row[i];
-      std::copy_n(&rows->rows[i * row_floats], row_floats, &rows->rows[kept * row_floats]);
+      std::copy_n(&rows->rows[i * row_floats_], row_floats_, &rows->rows[kept * row_floats_]);
     }
     ++kept;
   }
@@ -266,45 +343,39 @@ void EmbeddingTable::Snapshot::Compact(SnapshotRows* rows) {
   rows->counts.resize(kept);
   rows->changed.resize(kept);
   rows->has_row.resize(kept);
-  rows->rows.resize(kept * row_floats);
+  rows->rows.resize(kept * row_floats_);
 }
 
-void EmbeddingTable::Snapshot::ReadStripe(const KeyBatch& batch, uint32_t s, SnapshotRows* rows) {
+void EmbeddingTable::Snapshot::ReadStripe(uint32_t s, SnapshotRows* rows) {
   const RowStorage& storage = table_->storage_;
-  const size_t dim = table_->layout_.dim;
-  const size_t state_floats = table_->layout_.state_floats();
   const TableStripe& stripe = table_->stripes_[s];
+  const uint32_t begin = begin_[s];
   const auto set_meta = [&](uint32_t position, const RowMeta& meta) {
     present_[position] = 1;
     rows->counts[position] = meta.count;
     rows->changed[position] = meta.changed;
   };
   absl::ReaderMutexLock lock(&stripe.mutex);
-  table_->stripes_.Pipeline<uint32_t>(
-      batch, s,
-      [&](const Entry& entry) {
-        const uint32_t row = stripe.index.Find(entry.key, entry.place);
-        if (row == 0) return row;
-        PrefetchRange(storage.Weights(row), dim * sizeof(float));
-        PrefetchRange(storage.State(row), state_floats * sizeof(float));
-        __builtin_prefetch(storage.Meta(row));
-        return row;
-      },
-      [&](const Entry& entry, uint32_t row) ABSL_SHARED_LOCKS_REQUIRED(stripe.mutex) {
-        float* out = &rows->rows[entry.position * (dim + state_floats)];
-        if (row != 0 && stripe.cut.Contains(*storage.Meta(row))) {
-          storage.CopyOut(row, out);
-          set_meta(entry.position, *storage.Meta(row));
-        } else if (const RowCut::Image* image = stripe.cut.Find(entry.key)) {
-          rows->has_row[entry.position] = image->row != nullptr ? 1 : 0;
-          if (image->row != nullptr) std::copy_n(image->row, dim + state_floats, out);
-          set_meta(entry.position, image->meta);
-        } else if (const auto candidate = stripe.candidates.find(entry.key);
-                   candidate != stripe.candidates.end() && stripe.cut.Contains(candidate->second)) {
-          rows->has_row[entry.position] = 0;
-          set_meta(entry.position, candidate->second);
-        }
-      });
+  FindRows(stripe, rows_erased_[s], begin_[s + 1] - begin,
+           [&](size_t i) -> PlacedKey& { return batch_[by_stripe_[begin + i]]; });
+  for (uint32_t at = begin; at < begin_[s + 1]; ++at) {
+    Prefetch(at + kRowsAhead);
+    const uint32_t position = by_stripe_[at];
+    const auto [key, row, upper_hash] = batch_[position];
+    float* out = &rows->rows[position * row_floats_];
+    if (row != 0 && stripe.cut.Contains(*storage.Meta(row))) {
+      storage.CopyOut(row, out);
+      set_meta(position, *storage.Meta(row));
+    } else if (const RowCut::Image* image = stripe.cut.Find(key)) {
+      rows->has_row[position] = image->row != nullptr ? 1 : 0;
+      if (image->row != nullptr) std::copy_n(image->row, row_floats_, out);
+      set_meta(position, image->meta);
+    } else if (const auto candidate = stripe.candidates.find(key);
+               candidate != stripe.candidates.end() && stripe.cut.Contains(candidate->second)) {
+      rows->has_row[position] = 0;
+      set_meta(position, candidate->second);
+    }
+  }
 }
 
 std::unique_ptr<TableSnapshot> EmbeddingTable::BeginSnapshot(Step cut, Step changed_after) {

@@ -14,6 +14,11 @@
 
 namespace thermocline {
 
+struct KeyRow {
+  Key key;
+  uint32_t row;
+};
+
 // Open addressing over buckets of one cache line, each with room for five keys; a full bucket
 // spills into the next. common/math/table_memory.h decides how many buckets there are: at most 60%
 // of the room is used, so that 19 of 20 lookups read one line, and the index grows by a fifth, so
@@ -95,15 +100,15 @@ class KeyIndex {
     }
   }
 
-  // Writes all keys, by place, and returns how many. Faster than ForEach, since no branch depends
-  // on the keys. REQUIRES: `keys` has room for size() + 1 keys.
-  size_t CopyKeys(Key* keys) const {
+  // Writes all keys with their rows, by place, and returns how many. Faster than ForEach, since no
+  // branch depends on the keys. REQUIRES: `keys` has room for size() + 1 keys.
+  size_t CopyKeys(KeyRow* keys) const {
     const Bucket* buckets = buckets_.load(std::memory_order_relaxed);
     const uint32_t num_buckets = num_buckets_.load(std::memory_order_relaxed);
     size_t n = 0;
     for (uint32_t at = 0; at < num_buckets; ++at) {
       for (int i = 0; i < kKeysPerBucket; ++i) {
-        keys[n] = buckets[at].keys[i];
+        keys[n] = {buckets[at].keys[i], buckets[at].rows[i]};
         n += buckets[at].rows[i] != 0 ? 1 : 0;
       }
     }

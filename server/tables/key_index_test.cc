@@ -26,8 +26,10 @@ void ExpectSame(const KeyIndex& index, const std::unordered_map<Key, uint32_t>& 
     EXPECT_EQ(found->second, row);
   });
   EXPECT_EQ(visited, model.size());
-  std::vector<Key> keys(model.size() + 1);
-  EXPECT_EQ(index.CopyKeys(keys.data()), model.size());
+  std::vector<KeyRow> keys(model.size() + 1);
+  ASSERT_EQ(index.CopyKeys(keys.data()), model.size());
+  keys.pop_back();
+  for (const KeyRow& key : keys) EXPECT_EQ(model.at(key.key), key.row);
 }
 
 // Few keys, so that each is inserted and erased many times; 0 among them, which is what the keys of

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "server/tables/embedding_table.h"
 #include "server/tables/partition_order.h"
 #include "server/tables/testing/table_fixtures.h"
@@ -142,48 +143,81 @@ TEST(TableSnapshotTest, LoadedRowsThatNoStepChangedAreInWholeSnapshotsOnly) {
   EXPECT_EQ(ReadAll(table.BeginSnapshot(Step(2), Step(2)).get(), layout).size(), 0u);
 }
 
+// Adds each key to an order as often as it is there, with a row of RowOf or none, and returns what
+// leaves.
+constexpr uint32_t RowOf(Key key) { return 1 + static_cast<uint32_t>(key % 1000); }
+
+std::vector<Key> InOrder(uint64_t salt, const std::vector<Key>& keys, size_t announced) {
+  PartitionOrder order(salt, announced);
+  absl::flat_hash_set<Key> added;
+  for (Key key : keys) order.Add(key, added.insert(key).second ? RowOf(key) : 0);
+  std::vector<Key> left;
+  for (; const PlacedKey* key = order.Front(); order.Pop()) {
+    EXPECT_EQ(key->row, RowOf(key->key));
+    EXPECT_EQ(key->upper_hash, KeyHash(salt, key->key) >> 32);
+    left.push_back(key->key);
+  }
+  EXPECT_EQ(order.Front(), nullptr);
+  return left;
+}
+
+std::vector<Key> Sorted(uint64_t salt, std::vector<Key> keys) {
+  std::sort(keys.begin(), keys.end(), [&](Key a, Key b) { return InPartitionOrder(salt, a, b); });
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  return keys;
+}
+
+TEST(PartitionOrderTest, FewKeysAndTheLeastAndGreatestOfThem) {
+  const uint64_t salt = TableSalt(TableId(9));
+  EXPECT_TRUE(InOrder(salt, {}, 0).empty());
+  for (const std::vector<Key>& keys :
+       {std::vector<Key>{7}, {UINT64_MAX, 0}, {0, UINT64_MAX, 1, 1, 0, UINT64_MAX - 1}}) {
+    EXPECT_EQ(InOrder(salt, keys, keys.size()), Sorted(salt, keys));
+  }
+}
+
+// More and fewer keys than were announced; of all partitions, or of the few that a server has.
 TEST(PartitionOrderTest, SortsAndKeepsEachKeyOnce) {
   std::mt19937_64 random(Seed());
   const uint64_t salt = TableSalt(TableId(9));
-  std::vector<UninitializedVector<Key>> groups(3);
-  std::vector<Key> expected;
-  for (int i = 0; i < 5000; ++i) {
-    const Key key = random() % 4000;
-    groups[random() % 2].push_back(key);
-    expected.push_back(key);
+  for (const uint32_t servers : {1, 300}) {
+    for (const size_t announced : {0, 50'000, 5'000'000}) {
+      std::vector<Key> keys;
+      while (keys.size() < 50'000) {
+        const Key key = random() % 4 == 0 ? random() : random() % 40'000;
+        if (ClusterMap(servers).ServerOfHash(KeyHash(salt, key)) == ServerIndex(0)) {
+          keys.push_back(key);
+        }
+      }
+      EXPECT_EQ(InOrder(salt, keys, announced), Sorted(salt, keys)) << servers;
+    }
   }
-  std::sort(expected.begin(), expected.end(),
-            [](Key a, Key b) { return InPartitionOrder(salt, a, b); });
-  expected.erase(std::unique(expected.begin(), expected.end()), expected.end());
-  const UninitializedVector<Key> sorted = SortByPartition(salt, std::move(groups));
-  EXPECT_EQ(std::vector<Key>(sorted.begin(), sorted.end()), expected);
 }
 
-// Keys close together, some far from them, and doubles.
-TEST(PartitionOrderTest, SortsAPartitionOfManyKeysHoweverTheyAreSpread) {
+// Keys close together, some far from them, the least and the greatest ones there are, and doubles.
+TEST(PartitionOrderTest, SortsPartitionsOfManyKeysHoweverTheyAreSpread) {
   std::mt19937_64 random(Seed());
   const uint64_t salt = TableSalt(TableId(9));
-  const auto partition = static_cast<uint32_t>(random() % kNumPartitions);
-  std::vector<Key> keys;
-  for (Key key = 0; key < 4'000'000; ++key) {
-    if (PartitionOfKey(salt, key) == partition) keys.push_back(key);
+  const std::vector<uint32_t> partitions = {PartitionOfKey(salt, 0),
+                                            PartitionOfKey(salt, UINT64_MAX),
+                                            static_cast<uint32_t>(random() % kNumPartitions)};
+  std::vector<Key> close = {0, UINT64_MAX};
+  for (Key key = 1; key < 4'000'000; ++key) {
+    const uint32_t partition = PartitionOfKey(salt, key);
+    if (std::count(partitions.begin(), partitions.end(), partition) > 0) close.push_back(key);
   }
-  const size_t num_close = keys.size();
-  ASSERT_GT(num_close, 20u);
+  ASSERT_GT(close.size(), 100u);
   for (const size_t num_far : {0, 1, 100}) {
-    keys.resize(num_close);
-    while (keys.size() < num_close + num_far) {
-      keys.push_back(KeyOfHash(salt, uint64_t{partition} << 48 | random() >> 16));
+    std::vector<Key> keys = close;
+    for (const uint32_t partition : partitions) {
+      for (size_t i = 0; i < num_far; ++i) {
+        keys.push_back(KeyOfHash(salt, uint64_t{partition} << 48 | random() >> 16));
+      }
     }
-    std::vector<Key> expected = keys;
-    std::sort(expected.begin(), expected.end());
-    std::vector<UninitializedVector<Key>> groups(1);
-    for (int copy = 0; copy < 2; ++copy) {
-      std::shuffle(keys.begin(), keys.end(), random);
-      groups[0].insert(groups[0].end(), keys.begin(), keys.end());
-    }
-    const UninitializedVector<Key> sorted = SortByPartition(salt, std::move(groups));
-    EXPECT_EQ(std::vector<Key>(sorted.begin(), sorted.end()), expected);
+    const std::vector<Key> expected = Sorted(salt, keys);
+    keys.insert(keys.end(), expected.begin(), expected.end());
+    std::shuffle(keys.begin(), keys.end(), random);
+    EXPECT_EQ(InOrder(salt, keys, keys.size()), expected);
   }
 }
 

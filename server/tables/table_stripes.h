@@ -88,6 +88,7 @@ struct alignas(kCacheLineBytes) TableStripe {
   void Erase(Key key, uint32_t place, uint32_t row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     index.Erase(key, place);
     free_rows.push_back(row);
+    ++rows_erased;
   }
   // Counts one more reader for each missing key. Must be called under the lock that they were found
   // missing under.
@@ -102,6 +103,8 @@ struct alignas(kCacheLineBytes) TableStripe {
   uint32_t end_row ABSL_GUARDED_BY(mutex) = 0;
   RowCut cut ABSL_GUARDED_BY(mutex);
   std::vector<uint32_t> free_rows ABSL_GUARDED_BY(mutex);  // Their rows left memory.
+  // While it stays the same, every key keeps the row that it has.
+  uint64_t rows_erased ABSL_GUARDED_BY(mutex) = 0;
   // Keys looked up less than TableLayout::min_count times. None of them has a row.
   absl::flat_hash_map<Key, RowMeta> candidates ABSL_GUARDED_BY(mutex);
 

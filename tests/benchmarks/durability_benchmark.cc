@@ -45,6 +45,7 @@ ABSL_FLAG(int32_t, dim, 16, "Floats in a row");
 ABSL_FLAG(uint32_t, keys, 40000, "Keys that one step changes");
 ABSL_FLAG(int32_t, load_threads, 2, "Threads that load a checkpoint's rows");
 ABSL_FLAG(int32_t, checkpoint_threads, 1, "Threads that write a checkpoint's files, one each");
+ABSL_FLAG(int32_t, checkpoints, 1, "Checkpoints of all rows; all but the last are called off");
 ABSL_FLAG(bool, steps_meanwhile, true, "Apply steps while a checkpoint is written");
 ABSL_FLAG(double, skew, 1.05, "Exponent of the power law that they are drawn from; 0: uniform");
 
@@ -209,9 +210,15 @@ class Benchmark {
     Fill();
     Replay();
     std::printf("alone       %s\n", Describe(TrainFor(20)).c_str());
-    WriteCheckpoint("checkpoint");
+    for (int i = 1; i < absl::GetFlag(FLAGS_checkpoints); ++i) {
+      const Step cut(next_step_ - 1);
+      WriteCheckpoint("checkpoint");
+      server_->Checkpoint(CheckpointRequest::CALL_OFF, cut.value());
+      TrainFor(1);
+    }
+    CommitNext("checkpoint");
     TrainFor(100);
-    WriteCheckpoint("increment ");
+    CommitNext("increment ");
     Restore();
   }
 
@@ -278,7 +285,12 @@ class Benchmark {
                         1e3 * times.back(), " ms (longest of ", times.size(), ")");
   }
 
-  void WriteCheckpoint(const char* what) {
+  void CommitNext(const char* what) {
+    const Step cut(next_step_ - 1);
+    Commit(cut, WriteCheckpoint(what));
+  }
+
+  CheckpointShard WriteCheckpoint(const char* what) {
     const Step cut(next_step_ - 1);
     std::vector<double> times;
     const double processor_s = ProcessorSeconds();
@@ -308,7 +320,7 @@ class Benchmark {
         what, static_cast<unsigned long>(rows), bytes / kGb, status.write_s(), used_s,
         bytes / kGb / status.write_s(), plain_s / status.write_s(), bytes / kGb / plain_s,
         1e3 * status.pause_s(), Describe(times).c_str());
-    Commit(cut, status.shard());
+    return status.shard();
   }
 
   void Commit(Step cut, const CheckpointShard& shard) {

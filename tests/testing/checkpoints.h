@@ -68,7 +68,7 @@ inline std::optional<CheckpointFile> WriteTestRows(Disk* disk, const std::string
   auto writer = RowsFileWriter::Create(disk, directory, path);
   CHECK(writer.ok());
   for (const auto& [key, row] : rows) {
-    CHECK((*writer)->Add(key, row.lookups, row.changed, row.values).ok());
+    CHECK((*writer)->Add(key.table, key.key, row.lookups, row.changed, row.values).ok());
   }
   auto file = (*writer)->Finish();
   CHECK(file.ok());
