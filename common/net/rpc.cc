@@ -1,7 +1,6 @@
 #include "common/net/rpc.h"
 
 #include <arpa/inet.h>
-#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/tls_certificate_provider.h>
@@ -196,9 +195,10 @@ grpc::ChannelArguments DataPlaneArguments(int max_message_bytes) {
 std::shared_ptr<grpc::Channel> OpenChannel(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
     int max_message_bytes) {
-  // gRPC stays set up until the process ends. The end of the last channel would take it down, which
-  // waits for its threads: for ever where the system did not let it make one.
-  [[maybe_unused]] static const bool is_kept = (grpc_init(), true);
+  // gRPC takes its threads down with the last channel, and waits for them: for ever where the
+  // system did not let it make one. This channel connects to nothing, and stays.
+  [[maybe_unused]] static const auto* const kept = new std::shared_ptr<grpc::Channel>(
+      grpc::CreateChannel("127.0.0.1:0", grpc::InsecureChannelCredentials()));
   return grpc::CreateCustomChannel(address, credentials, DataPlaneArguments(max_message_bytes));
 }
 

@@ -56,10 +56,11 @@ class RecoveryTest(ProcessTest):
                     self.assertIn('exited with code 0; started again', out)
 
     def test_a_full_disk_is_said_at_once_and_when_it_goes_on(self):
-        undisturbed = self.train(*FLAGS, run_dir=self.run_dir + '-undisturbed')
+        flags = ['--servers=2', '--set=train.passes=40']  # It trains for long after there is room again.
+        undisturbed = self.train(*flags, run_dir=self.run_dir + '-undisturbed')
         console = self.run_dir + '.out'
         with open(console, 'w') as out:
-            launcher = self.start(*FLAGS, '--set=cluster.durability=LOG_ASYNC', stdout=out)
+            launcher = self.start(*flags, '--set=cluster.durability=LOG_ASYNC', stdout=out)
         folder = os.path.join(self.run_dir, 'server-0.data')
 
         def log_bytes():
@@ -106,8 +107,12 @@ class RecoveryTest(ProcessTest):
         launcher = self.start_long('--servers=2', '--set=cluster.durability=LOG_ASYNC')
         pids = list(children(launcher.pid))
         folder = os.path.join(self.run_dir, 'server-0.data')
-        segment = os.path.join(folder, min(name for name in os.listdir(folder)
-                                           if name.startswith('push-')))
+
+        def segments():
+            return sorted(name for name in os.listdir(folder) if name.startswith('push-'))
+        # What has not been synced may be damaged.
+        wait_for(lambda: len(segments()) > 1, 'a segment that has ended')
+        segment = os.path.join(folder, segments()[0])
         with open(segment, 'r+b') as file:
             file.seek(24)
             file.write(b'damage')
