@@ -542,13 +542,17 @@ function evaluations(figure, name, extra) {
     return [{name: named(i, name), run: i, x: {step: e.step, t: e.t, samples: samplesAt(run, e.step)}, y: e[figure], dots: true, best: e.is_best, ...extra}];
   });
 }
-// Several tasks have a line each, in a colour of its own.
+// Of a run with several tasks each has a line, in a colour of its own.
 const TASK_COLORS = ['--s0', '--s5', '--s1', '--s6', '--s8', '--s3'];
-function tasks() {
-  return [...new Set(report.runs.flatMap(run => Object.keys(run.progress.mean || {}).filter(n => n.startsWith('loss of ')).map(n => n.slice(8))))];
+function tasksOf(run) {
+  return Object.keys(run.progress.mean || {}).filter(n => n.startsWith('loss of ')).map(n => n.slice(8));
 }
-function ofTasks(series, name) {
-  return tasks().flatMap((task, k) => series(task, name ? `${task}, ${name}` : task, {color: `var(${TASK_COLORS[k % TASK_COLORS.length]})`}));
+function ofTasks(series, figure, name, extra) {
+  const tasks = [...new Set(report.runs.flatMap(tasksOf))];
+  return tasks.flatMap((task, k) => series(`${figure} of ${task}`, `${task}, ${name}`, {...extra, color: `var(${TASK_COLORS[k % TASK_COLORS.length]})`}));
+}
+function ofRunsOrTasks(series, figure, name, extra) {
+  return [...series(figure, name, extra).filter(s => !tasksOf(report.runs[s.run]).length), ...ofTasks(series, figure, name, extra)];
 }
 function lost(figure) {
   if (view.axis !== 't') return [];
@@ -717,10 +721,9 @@ function build() {
   if (hasLines || report.live) {
     const learning = el('div', {class: 'grid'},
       chart({title: 'Loss', form: fixed, tick: exact, height: 230, span: 5}, () => [...lost('loss'), ...lines('loss', 'training', {faint: false}),
-        ...(tasks().length ? [...ofTasks((t, n, extra) => lines('loss of ' + t, n, {faint: true, ...extra}), 'training'), ...ofTasks((t, n, extra) => evaluations('logloss of ' + t, n, extra), 'held-out')] : evaluations('logloss', 'held-out'))]),
-      chart({title: 'AUC', form: fixed, tick: exact, height: 230, span: 5, empty: 'No AUC yet.'}, () => tasks().length
-        ? [...ofTasks((t, n, extra) => lines('auc of ' + t, n, {faint: true, ...extra}), 'last batch'), ...ofTasks((t, n, extra) => evaluations('auc of ' + t, n, extra), 'held-out')]
-        : [...lines('auc', 'last batch', {faint: true}), ...evaluations('auc', 'held-out')]),
+        ...ofTasks(lines, 'loss', 'training', {faint: true}), ...ofRunsOrTasks(evaluations, 'logloss', 'held-out')]),
+      chart({title: 'AUC', form: fixed, tick: exact, height: 230, span: 5, empty: 'No AUC yet.'},
+        () => [...ofRunsOrTasks(lines, 'auc', 'last batch', {faint: true}), ...ofRunsOrTasks(evaluations, 'auc', 'held-out')]),
       chart({title: 'Learning rate', form: exact, tick: exact, height: 230, span: 2, zero: true}, () => lines('learning_rate', many() ? '' : 'rate')));
     const speed = el('div', {class: 'grid'},
       chart({title: 'Samples per second', form: group, tick: si, height: many() ? 210 : 246, span: 4, zero: true}, () => [...lost('samples_per_s'), ...lines('samples_per_s', many() ? '' : 'samples/s')]),
