@@ -247,7 +247,8 @@ int RunCommandLine(const std::vector<std::string>& arguments) {
   AddHelp(&app, &action);
   app.footer(
       "`thermocline help COMMAND` shows the page of a command.\n"
-      "exit codes: 0 done, 1 the job failed or was stopped, 2 bad usage or job file");
+      "exit codes: 0 done, 1 the job failed or was stopped, 2 bad usage or job file, 4 this "
+      "machine has no thread left");
   if (arguments.empty()) {
     std::fputs(HelpPage(&app).c_str(), stderr);
     return kExitUsage;
