@@ -466,7 +466,9 @@ class CheckpointTest(ProcessTest):
         os.kill(self.pid_of(launcher, 'worker 1'), signal.SIGSTOP)
         code, out, err = self.finish(launcher)
         self.assertEqual(code, 0, 'out: %s\nerr: %s' % (out, err))
-        self.assertRegex(out, r'nothing has advanced for 5s \(cluster.stall_timeout_s\): worker 1 is '
+        # Worker 0 waits for a push of worker 1, or for rows that a server gives after that push.
+        self.assertRegex(out, r'nothing has advanced for 5s \(cluster.stall_timeout_s\): '
+                              r'(server \d at \S+ is waited for: worker 0 has waited [^;]*; )?worker 1 is '
                               r'waited for: .*; going back to step \d+ \(generation 2\)')
         summary = self.summary(launcher)
         self.assertEqual(summary['model_digest'], undisturbed['model_digest'])
