@@ -32,6 +32,14 @@ Outcome TrainOn(const Job& job, bool on_device, int64_t start_step = 0,
   return RunWorkers(job, servers, options);
 }
 
+// Expects that two runs of one job have as many rows, and the same evaluation up to rounding.
+void ExpectAgree(const Outcome& device, const Outcome& cpu, double auc_error = 0.001) {
+  ASSERT_TRUE(device.workers[0].ok()) << device.workers[0].status();
+  EXPECT_EQ(device.rows, cpu.rows);
+  EXPECT_NEAR(device.workers[0]->evaluation.auc, cpu.workers[0]->evaluation.auc, auc_error);
+  EXPECT_NEAR(device.workers[0]->evaluation.logloss, cpu.workers[0]->evaluation.logloss, 0.001);
+}
+
 class DeviceRunTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -104,10 +112,7 @@ TEST_P(DeviceTest, AgreesWithTheCpuUpToRounding) {
   const Job job = MakeSmallJob(GetParam(), {});
   const Outcome cpu = TrainOn(job, /*on_device=*/false);
   const Outcome device = TrainOn(WithCache(job, "64KiB", 4, 2), /*on_device=*/true);
-  ASSERT_TRUE(device.workers[0].ok()) << device.workers[0].status();
-  EXPECT_EQ(device.rows, cpu.rows);
-  EXPECT_NEAR(device.workers[0]->evaluation.auc, cpu.workers[0]->evaluation.auc, 0.001);
-  EXPECT_NEAR(device.workers[0]->evaluation.logloss, cpu.workers[0]->evaluation.logloss, 0.001);
+  ExpectAgree(device, cpu);
 }
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, DeviceTest, testing::ValuesIn(kOptimizers), NameOfOptimizer);
@@ -119,10 +124,7 @@ TEST_F(DeviceRunTest, EveryModelAgreesWithTheCpuAndHasTheSameBitsWithACache) {
     const Job job = MakeSmallJobOf(model, {"cluster.servers=2"});
     const Outcome cpu = TrainOn(job, /*on_device=*/false);
     const Outcome device = TrainOn(job, /*on_device=*/true);
-    ASSERT_TRUE(device.workers[0].ok()) << device.workers[0].status();
-    EXPECT_EQ(device.rows, cpu.rows);
-    EXPECT_NEAR(device.workers[0]->evaluation.auc, cpu.workers[0]->evaluation.auc, 0.001);
-    EXPECT_NEAR(device.workers[0]->evaluation.logloss, cpu.workers[0]->evaluation.logloss, 0.001);
+    ExpectAgree(device, cpu);
     EXPECT_EQ(Hex(TrainOn(WithCache(job, "64KiB", 4, 2), /*on_device=*/true).digest),
               Hex(device.digest));
   }
@@ -148,10 +150,7 @@ TEST_F(DeviceRunTest, SequencesAgreeWithTheCpuAndHaveTheSameBitsWithACache) {
     const Job job = MakeSequenceJob(model.fields, {"cluster.servers=2"}, Histories::kGrowing);
     const Outcome cpu = TrainOn(job, /*on_device=*/false);
     const Outcome device = TrainOn(job, /*on_device=*/true);
-    ASSERT_TRUE(device.workers[0].ok()) << device.workers[0].status();
-    EXPECT_EQ(device.rows, cpu.rows);
-    EXPECT_NEAR(device.workers[0]->evaluation.auc, cpu.workers[0]->evaluation.auc, 0.005);
-    EXPECT_NEAR(device.workers[0]->evaluation.logloss, cpu.workers[0]->evaluation.logloss, 0.001);
+    ExpectAgree(device, cpu, /*auc_error=*/0.005);
     EXPECT_EQ(Hex(TrainOn(WithCache(job, "256KiB", 4, 2), /*on_device=*/true).digest),
               Hex(device.digest));
   }
@@ -164,10 +163,7 @@ TEST_F(DeviceRunTest, DenseOrSparseColumnsAlone) {
     const Job job = MakeJobOfColumns(num_dense, num_categorical, {"cluster.servers=2"});
     const Outcome cpu = TrainOn(job, /*on_device=*/false);
     const Outcome device = TrainOn(job, /*on_device=*/true);
-    ASSERT_TRUE(device.workers[0].ok()) << device.workers[0].status();
-    EXPECT_EQ(device.rows, cpu.rows);
-    EXPECT_NEAR(device.workers[0]->evaluation.auc, cpu.workers[0]->evaluation.auc, 0.001);
-    EXPECT_NEAR(device.workers[0]->evaluation.logloss, cpu.workers[0]->evaluation.logloss, 0.001);
+    ExpectAgree(device, cpu);
     if (num_categorical == 0) continue;
     EXPECT_EQ(Hex(TrainOn(WithCache(job, "64KiB", 4, 2), /*on_device=*/true).digest),
               Hex(device.digest));
