@@ -117,6 +117,7 @@ RowsBlock RowsFileWriter::BlockWith(size_t rows, size_t floats) const {
   if (floats > 0) block.floats = static_cast<uint32_t>(floats);
   return block;
 }
+
 absl::Status RowsFileWriter::WriteBlock() {
   kinds_.resize(RowsBlock::PaddedTo8(kinds_.size()));
   values_.resize(values_.size() + values_.size() % 2);

@@ -117,9 +117,7 @@ absl::Status CheckRoomForDense(const Job& resolved, const JobSource& source) {
   const uint64_t needed = DensePushBytes(resolved);
   if (needed <= room) return absl::OkStatus();
   return source.Error(
-      "cluster.max_pending_size",
-
-      "is ", room, " bytes, but the dense parameters that ",
+      "cluster.max_pending_size", "is ", room, " bytes, but the dense parameters that ",
       resolved.cluster().workers() == 1 ? "the worker pushes " : "the workers push ",
       HoldsDenseParameters(resolved) ? "at checkpoints and at the end" : "in each step", " take ",
       needed, " bytes of one server; give it more, or the job more servers");

@@ -18,6 +18,7 @@
 #include "common/job/resolved_job.h"
 #include "common/math/sparse_optimizer.h"
 #include "common/math/table_spec.h"
+#include "common/model/step_rows.h"
 #include "common/net/host_port.h"
 #include "common/net/rpc.h"
 
@@ -50,10 +51,6 @@ constexpr uint64_t kMaxSteps = 1'000'000'000'000;
 constexpr uint64_t kMaxUnusedSteps = (uint64_t{1} << 32) - 2;
 // A worker numbers the bags of its batch with int32.
 constexpr uint64_t kMaxBags = (uint64_t{1} << 31) - 1;
-// Rows for steps come in multiples of so many, or of such a share of them
-// (worker/model/sparse_batch.h).
-constexpr uint64_t kStepRows = 1024;
-constexpr uint64_t kStepShare = 32;
 constexpr uint64_t kMaxProcesses = 1024;
 constexpr uint64_t kMaxChannels = 64;
 constexpr size_t kMaxNameLength = 128;
@@ -481,9 +478,7 @@ class Validator {
     const uint64_t most = MaxSamplesOfWorker();
     if (samples <= most) return absl::OkStatus();
     return source_.Error(
-        path,
-
-        "is ", batch, ", which gives a worker batches of ", samples, " samples; with ",
+        path, "is ", batch, ", which gives a worker batches of ", samples, " samples; with ",
         EmbeddedFeatures(job_).size(), " features of ", job_.data().num_categorical(),
         " columns it takes at most ", most,
         job_.sequence().empty() ? "" : ", where each list of a sequence has its max_length");

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/model/step_rows.h"
 #include "kernels/device.h"
 #include "kernels/matrix.h"
 
@@ -31,15 +32,6 @@ struct VectorPlace {
 
   int32_t RowOf(int32_t bag) const { return first + bag * stride; }
 };
-
-// Rows for steps come in multiples of this, and of 1/32 of the power of two below them, so that a
-// few sizes of batches come again and again, however long their sequences are.
-inline constexpr int32_t kStepRows = 1024;
-inline int64_t PaddedSteps(int64_t steps) {
-  int64_t unit = kStepRows;
-  while (2 * 32 * unit <= steps) unit *= 2;
-  return (steps + unit - 1) / unit * unit;
-}
 
 // The row of the feature's first vector in a batch whose feature g has lookups(g) lookups.
 template <typename Lookups>
