@@ -44,7 +44,7 @@ packages=(
   g++ clang clang-format libclang-rt-dev
   # Libraries.
   libabsl-dev libcli11-dev libcpp-httplib-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
-  libdnnl-dev librocksdb-dev libssl-dev libzstd-dev nlohmann-json3-dev prometheus-cpp-dev rapidjson-dev
+  libdnnl-dev libisal-dev librocksdb-dev libssl-dev libzstd-dev nlohmann-json3-dev prometheus-cpp-dev rapidjson-dev
   zlib1g-dev
   # Tests and benchmarks.
   libgtest-dev libgmock-dev libbenchmark-dev libboost-context-dev libhiredis-dev redis-server openssl

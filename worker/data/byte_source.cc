@@ -1,6 +1,7 @@
 #include "worker/data/byte_source.h"
 
 #include <fcntl.h>
+#include <isa-l/igzip_lib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -24,9 +25,6 @@ namespace {
 
 constexpr size_t kCompressedBufferBytes = 256 << 10;
 constexpr size_t kMagicBytes = 4;  // A file's first bytes that say how it is compressed.
-// zlib: 15 bits of window, and a gzip header and trailer around the data.
-constexpr int kGzipWindowBits = 15 + 16;
-constexpr int kRawWindowBits = -15;  // The deflated data alone.
 
 class PlainSource : public ByteSource {
  public:
@@ -132,69 +130,79 @@ class CompressedSource : public ByteSource {
   int64_t last_point_ = 0;
 };
 
+// Decompresses with ISA-L, which takes a third of zlib's time.
 class GzipSource : public CompressedSource {
  public:
   GzipSource(std::string path, std::unique_ptr<ByteSource> file)
-      : CompressedSource(std::move(path), std::move(file)) {
-    CHECK_EQ(inflateInit2(&stream_, kGzipWindowBits), Z_OK);
+      : CompressedSource(std::move(path), std::move(file)),
+        state_(std::make_unique<inflate_state>()) {
+    isal_inflate_init(state_.get());
   }
-  ~GzipSource() override { inflateEnd(&stream_); }
 
   absl::StatusOr<size_t> Read(absl::Span<char> buffer) override {
-    stream_.next_out = reinterpret_cast<Bytef*>(buffer.data());
-    stream_.avail_out = static_cast<uInt>(std::min<size_t>(buffer.size(), 1 << 30));
-    const size_t wanted = stream_.avail_out;
-    while (stream_.avail_out == wanted) {
-      if (stream_.avail_in == 0) RETURN_IF_ERROR(Refill());
+    const size_t wanted = std::min<size_t>(buffer.size(), 1 << 30);
+    state_->next_out = reinterpret_cast<uint8_t*>(buffer.data());
+    state_->avail_out = static_cast<uint32_t>(wanted);
+    while (state_->avail_out == wanted) {
+      if (state_->avail_in == 0) RETURN_IF_ERROR(Refill());
       if (!in_member_) {
         ASSIGN_OR_RETURN(const bool more, BeginMember());
         if (!more) return size_t{0};
       }
-      if (stream_.avail_in == 0 && file_ended_) return CutOff();
       RETURN_IF_ERROR(Inflate(wanted));
     }
-    offset_ += static_cast<int64_t>(wanted - stream_.avail_out);
-    return wanted - stream_.avail_out;
+    offset_ += static_cast<int64_t>(wanted - state_->avail_out);
+    return wanted - state_->avail_out;
   }
 
   absl::Status Restart(const RestartPoint& point) override {
     const bool in_member = point.bits >= 0;
     RETURN_IF_ERROR(RestartFile(point, point.file_offset - (point.bits > 0 ? 1 : 0)));
     file_ended_ = false;
-    stream_.avail_in = 0;
-    in_member_ = is_raw_ = in_member;
+    state_->avail_in = 0;
+    in_member_ = in_member;
     members_ = 1;
     if (!in_member) return absl::OkStatus();
-    CHECK_EQ(inflateReset2(&stream_, kRawWindowBits), Z_OK);
+    Reset(ISAL_DEFLATE);
     RETURN_IF_ERROR(Refill());
-    if (stream_.avail_in == 0) return CutOff();
+    if (state_->avail_in == 0) return CutOff();
     if (point.bits > 0) {
-      --stream_.avail_in;
-      const int byte = *stream_.next_in++;
-      if (inflatePrime(&stream_, point.bits, byte >> (8 - point.bits)) != Z_OK) return BadPoint();
+      --state_->avail_in;
+      state_->read_in = *state_->next_in++ >> (8 - point.bits);
+      state_->read_in_length = point.bits;
     }
-    std::vector<Bytef> window(kWindowBytes);
+    std::vector<uint8_t> window(kWindowBytes);
     uLongf size = window.size();
     if (uncompress(window.data(), &size, reinterpret_cast<const Bytef*>(point.window.data()),
                    point.window.size()) != Z_OK ||
-        inflateSetDictionary(&stream_, window.data(), static_cast<uInt>(size)) != Z_OK) {
-      return BadPoint();
+        isal_inflate_set_dict(state_.get(), window.data(), static_cast<uint32_t>(size)) !=
+            ISAL_DECOMP_OK) {
+      return absl::DataLossError(absl::StrCat(path_, ": reading can't begin at byte ", position()));
     }
     return absl::OkStatus();
   }
-  int64_t position() const override { return file_->position() - stream_.avail_in; }
+  int64_t position() const override { return file_->position() - state_->avail_in; }
 
  private:
   // What a match may refer to.
-  static constexpr size_t kWindowBytes = 32 << 10;
+  static constexpr uint32_t kWindowBytes = 32 << 10;
   static constexpr int kTrailerBytes = 8;  // A member ends with its checksum and its length.
+  // Fewer bytes than the codes of a block take, as a rule, and so few that not much is decoded
+  // beyond the end of a block before that is seen.
+  static constexpr uint32_t kPieceBytes = 8;
+
+  // `form`: ISAL_GZIP, or ISAL_DEFLATE behind a point amid a member.
+  void Reset(uint32_t form) {
+    isal_inflate_reset(state_.get());
+    state_->crc_flag = form;
+  }
 
   absl::Status Refill() {
     if (file_ended_) return absl::OkStatus();
     ASSIGN_OR_RETURN(const size_t n, file_->Read(absl::MakeSpan(buffer_)));
     file_ended_ = n == 0;
-    stream_.next_in = reinterpret_cast<Bytef*>(buffer_.data());
-    stream_.avail_in = static_cast<uInt>(n);
+    state_->next_in = reinterpret_cast<uint8_t*>(buffer_.data());
+    state_->avail_in = static_cast<uint32_t>(n);
     return absl::OkStatus();
   }
 
@@ -202,71 +210,91 @@ class GzipSource : public CompressedSource {
     return absl::DataLossError(absl::StrCat(path_, ": gzip data is cut off at byte ",
                                             file_->position(), ", the end of the file"));
   }
-  absl::Status BadPoint() const {
-    return absl::DataLossError(absl::StrCat(path_, ": reading can't begin at byte ", position()));
+  absl::Status Corrupt(int result) const {
+    const char* what = result == ISAL_INVALID_BLOCK        ? "invalid block"
+                       : result == ISAL_INVALID_SYMBOL     ? "invalid code"
+                       : result == ISAL_INVALID_LOOKBACK   ? "invalid distance"
+                       : result == ISAL_INVALID_WRAPPER    ? "not the header of a member"
+                       : result == ISAL_UNSUPPORTED_METHOD ? "unknown compression method"
+                       : result == ISAL_INCORRECT_CHECKSUM ? "checksum or length differs"
+                                                           : "ISA-L error";
+    return absl::DataLossError(
+        absl::StrCat(path_, ": corrupt gzip data near byte ", position(), ": ", what));
   }
 
   // Between members: false at the end of the file. Zeros after the last member are padding.
   absl::StatusOr<bool> BeginMember() {
-    while (members_ > 0 && stream_.avail_in > 0 && *stream_.next_in == 0) {
-      ++stream_.next_in;
-      if (--stream_.avail_in == 0) RETURN_IF_ERROR(Refill());
+    while (members_ > 0 && state_->avail_in > 0 && *state_->next_in == 0) {
+      ++state_->next_in;
+      if (--state_->avail_in == 0) RETURN_IF_ERROR(Refill());
     }
-    if (stream_.avail_in == 0) return false;
+    if (state_->avail_in == 0) return false;
     if (WantsPoint(offset_)) GivePoint({offset_, position(), -1, ""});
-    CHECK_EQ(inflateReset2(&stream_, kGzipWindowBits), Z_OK);
+    Reset(ISAL_GZIP);
     in_member_ = true;
     return true;
   }
 
-  // `wanted`: the room for text as the Read began.
+  // Decodes what buffer_ has, as far as there is room. `wanted`: the room as the Read began.
   absl::Status Inflate(size_t wanted) {
     const bool seeks_point = WantsPoint(offset_);
-    const int result = inflate(&stream_, seeks_point ? Z_BLOCK : Z_NO_FLUSH);
-    if (result == Z_STREAM_END) {
-      in_member_ = false;
-      ++members_;
-      if (std::exchange(is_raw_, false)) RETURN_IF_ERROR(SkipTrailer());
-    } else if (result != Z_OK && result != Z_BUF_ERROR) {
-      return absl::DataLossError(absl::StrCat(path_, ": corrupt gzip data near byte ", position(),
-                                              ": ",
-                                              stream_.msg != nullptr ? stream_.msg : "zlib error"));
-    } else if (seeks_point && (stream_.data_type & 128) != 0 && (stream_.data_type & 64) == 0) {
-      GiveBlockPoint(offset_ + static_cast<int64_t>(wanted - stream_.avail_out));
-    }
-    return absl::OkStatus();
+    const bool has_input = state_->avail_in > 0;
+    do {
+      // Text before a block is handed out before more of the block's header is read.
+      const bool waits = state_->block_state == ISAL_BLOCK_HDR && !HasHandedOut();
+      const uint32_t most = waits ? 0 : kPieceBytes;
+      const uint32_t fed = seeks_point ? std::min(state_->avail_in, most) : state_->avail_in;
+      const uint32_t held = state_->avail_in - fed;
+      state_->avail_in -= held;
+      const int result = isal_inflate(state_.get());
+      state_->avail_in += held;
+      if (result != ISAL_DECOMP_OK) return Corrupt(result);
+      if (state_->block_state == ISAL_BLOCK_FINISH) return EndMember();
+      if (seeks_point && state_->block_state == ISAL_BLOCK_HDR && HasHandedOut()) {
+        GiveBlockPoint(offset_ + static_cast<int64_t>(wanted - state_->avail_out));
+        return absl::OkStatus();
+      }
+    } while (seeks_point && state_->avail_in > 0 && state_->avail_out > 0);
+    return has_input || state_->avail_out < wanted ? absl::OkStatus() : CutOff();
   }
 
-  // A block of the member ended here, which is not its last.
+  // Whether all text that was decoded has been handed out.
+  bool HasHandedOut() const { return state_->tmp_out_processed == state_->tmp_out_valid; }
+
+  // A part of the header of a block has been read, whose text begins at `offset`.
   void GiveBlockPoint(int64_t offset) {
-    std::vector<Bytef> window(kWindowBytes);
-    uInt size = 0;
-    if (inflateGetDictionary(&stream_, window.data(), &size) != Z_OK) return;
+    const uint32_t size = std::min<uint32_t>(state_->tmp_out_valid, kWindowBytes);
     uLongf packed = compressBound(size);
-    std::string text(packed, '\0');
-    if (compress2(reinterpret_cast<Bytef*>(text.data()), &packed, window.data(), size,
+    std::string window(packed, '\0');
+    if (compress2(reinterpret_cast<Bytef*>(window.data()), &packed,
+                  state_->tmp_out_buffer + state_->tmp_out_valid - size, size,
                   Z_BEST_SPEED) != Z_OK) {
       return;
     }
-    text.resize(packed);
-    GivePoint({offset, position(), stream_.data_type & 7, std::move(text)});
+    window.resize(packed);
+    // What ISA-L has taken of the header waits in a buffer, behind bits that wait for being
+    // decoded.
+    const int64_t bit = (position() - state_->tmp_in_size) * 8 - state_->read_in_length;
+    GivePoint({offset, (bit + 7) / 8, static_cast<int>(-bit & 7), std::move(window)});
   }
 
-  // Behind a member that was begun amid it: zlib knows only of the deflated data then.
-  absl::Status SkipTrailer() {
-    for (int left = kTrailerBytes; left > 0; --left) {
-      if (stream_.avail_in == 0) RETURN_IF_ERROR(Refill());
-      if (stream_.avail_in == 0) return CutOff();
-      ++stream_.next_in;
-      --stream_.avail_in;
+  absl::Status EndMember() {
+    in_member_ = false;
+    ++members_;
+    // Behind a point amid the member ISA-L knows only of the deflated data.
+    if (state_->crc_flag == ISAL_GZIP) return absl::OkStatus();
+    for (int left = kTrailerBytes - state_->read_in_length / 8; left > 0; --left) {
+      if (state_->avail_in == 0) RETURN_IF_ERROR(Refill());
+      if (state_->avail_in == 0) return CutOff();
+      ++state_->next_in;
+      --state_->avail_in;
     }
     return absl::OkStatus();
   }
 
-  z_stream stream_ = {};
+  const std::unique_ptr<inflate_state> state_;
   bool file_ended_ = false;
   bool in_member_ = false;
-  bool is_raw_ = false;  // The member was begun amid it.
   int members_ = 0;
 };
 

@@ -1,6 +1,11 @@
 #include "worker/data/byte_source.h"
 
+#include <zlib.h>
+
+#include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -10,19 +15,24 @@
 namespace thermocline {
 namespace {
 
+// All that is left to read, or the error that ended it.
+absl::StatusOr<std::string> ReadRest(ByteSource* source, size_t piece) {
+  std::string all;
+  std::string buffer(piece, '\0');
+  for (;;) {
+    auto n = source->Read(absl::MakeSpan(&buffer[0], piece));
+    if (!n.ok()) return n.status();
+    if (*n == 0) return all;
+    all.append(buffer, 0, *n);
+  }
+}
+
 // All bytes, read in pieces of `piece`, or the error that ended it.
 absl::StatusOr<std::string> ReadAll(const std::string& path, size_t piece) {
   auto source = ByteSource::Open(path);
   if (!source.ok()) return source.status();
-  std::string all;
-  std::string buffer(piece, '\0');
-  for (;;) {
-    auto n = (*source)->Read(absl::MakeSpan(&buffer[0], piece));
-    if (!n.ok()) return n.status();
-    if (*n == 0) break;
-    all.append(buffer, 0, *n);
-  }
-  EXPECT_EQ((*source)->position(), (*source)->size());
+  auto all = ReadRest(source->get(), piece);
+  EXPECT_TRUE(!all.ok() || (*source)->position() == (*source)->size());
   return all;
 }
 
@@ -106,6 +116,107 @@ TEST(ByteSource, CorruptGzipNamesFileAndOffset) {
 
   const std::string garbage = folder.Write("garbage.gz", Gzip("ab") + "not gzip");
   EXPECT_EQ(ReadAll(garbage, 10).status().code(), absl::StatusCode::kDataLoss);
+}
+
+// Words that come again at many distances, so that blocks refer to the text before them.
+std::string Words(size_t bytes) {
+  std::string text;
+  uint64_t x = 1;
+  while (text.size() < bytes) {
+    x = x * 6364136223846793005u + 1442695040888963407u;
+    absl::StrAppend(&text, "word", (x >> 40) % 3000, (x >> 33) % 7 == 0 ? "\n" : "\t");
+  }
+  return text;
+}
+
+TEST(ByteSource, GzipCanBeReadFromEachPointWithinAndBetweenItsMembers) {
+  TempFolder folder;
+  const std::string text = Words(3 << 20) + Noise(1 << 20);
+  const std::string tail = Words(100'000);
+  for (const auto& [level, strategy] :
+       {std::pair(1, Z_DEFAULT_STRATEGY), std::pair(6, Z_FILTERED),
+        std::pair(9, Z_DEFAULT_STRATEGY), std::pair(6, Z_HUFFMAN_ONLY)}) {
+    SCOPED_TRACE(absl::StrCat(level, " ", strategy));
+    const std::string all = text + tail + tail;
+    const std::string path =
+        folder.Write("a.gz", GzipBy(text, level, strategy) + GzipBy(tail, level, strategy) +
+                                 GzipBy(tail, 0, strategy) + std::string(9, '\0'));
+    for (const size_t piece : {size_t{1000}, size_t{1} << 20}) {
+      std::vector<RestartPoint> points;
+      auto source = *ByteSource::Open(path);
+      source->CollectPoints(100'000,
+                            [&](RestartPoint point) { points.push_back(std::move(point)); });
+      ASSERT_EQ(*ReadRest(source.get(), piece), all);
+      const size_t least = piece < 100'000 ? 15 : 5;
+      EXPECT_GE(points.size(), least);
+      EXPECT_GE(std::count_if(points.begin(), points.end(),
+                              [](const RestartPoint& point) { return point.bits > 0; }),
+                least / 2);
+      int64_t last = 0;
+      source = *ByteSource::Open(path);
+      for (const RestartPoint& point : points) {
+        EXPECT_GE(point.offset, last + 100'000);
+        last = point.offset;
+        ASSERT_TRUE(source->Restart(point).ok());
+        EXPECT_TRUE(*ReadRest(source.get(), piece) == all.substr(point.offset)) << point.offset;
+      }
+    }
+  }
+}
+
+TEST(ByteSource, BlocksWithoutCodesOfTheirOwnAreReadWhereAPointIsSought) {
+  TempFolder folder;
+  const std::string text = Words(1 << 20);
+  for (const std::string& bytes : {GzipBy(text, 6, Z_FIXED), GzipBy(text, 0, Z_DEFAULT_STRATEGY)}) {
+    const std::string path = folder.Write("a.gz", bytes);
+    auto source = *ByteSource::Open(path);
+    std::vector<RestartPoint> points;
+    source->CollectPoints(1000, [&](RestartPoint point) { points.push_back(std::move(point)); });
+    EXPECT_TRUE(*ReadRest(source.get(), 5000) == text);
+    source = *ByteSource::Open(path);
+    for (const RestartPoint& point : points) {
+      ASSERT_TRUE(source->Restart(point).ok());
+      EXPECT_TRUE(*ReadRest(source.get(), 1 << 20) == text.substr(point.offset));
+    }
+  }
+}
+
+TEST(ByteSource, GzipThatIsCutOffBehindAPointIsNamed) {
+  TempFolder folder;
+  const std::string whole = Gzip(Words(2 << 20));
+  std::vector<RestartPoint> points;
+  auto source = *ByteSource::Open(folder.Write("a.gz", whole));
+  source->CollectPoints(500'000, [&](RestartPoint point) { points.push_back(std::move(point)); });
+  ASSERT_TRUE(ReadRest(source.get(), 1 << 20).ok());
+  ASSERT_FALSE(points.empty());
+  // Within the text, and within the trailer that is only skipped.
+  for (const size_t size : {whole.size() - 1000, whole.size() - 8, whole.size() - 1}) {
+    auto cut = *ByteSource::Open(folder.Write("cut.gz", whole.substr(0, size)));
+    ASSERT_TRUE(cut->Restart(points[0]).ok());
+    EXPECT_TRUE(absl::StrContains(ReadRest(cut.get(), 1 << 20).status().message(),
+                                  absl::StrCat("is cut off at byte ", size)))
+        << size;
+  }
+  RestartPoint wrong = points[0];
+  wrong.window[wrong.window.size() / 2] ^= 1;
+  EXPECT_EQ(source->Restart(wrong).code(), absl::StatusCode::kDataLoss);
+}
+
+// No byte may change without notice: those of a member's header that say nothing of the text aside.
+TEST(ByteSource, AFlippedByteOfGzipIsNoticed) {
+  TempFolder folder;
+  const std::string text = Words(20'000);
+  const std::string whole = Gzip(text);
+  for (size_t at = 0; at < whole.size(); at += at < 20 || at + 20 > whole.size() ? 1 : 37) {
+    for (const int flip : {1, 0x10, 0xff}) {
+      std::string bytes = whole;
+      bytes[at] = static_cast<char>(bytes[at] ^ flip);
+      const absl::StatusOr<std::string> read = ReadAll(folder.Write("a.gz", bytes), 7000);
+      if (read.ok() && at >= 3 && at < 10) continue;
+      // Without its first bytes it is no gzip.
+      EXPECT_EQ(read.ok(), at < 2) << at << " " << flip;
+    }
+  }
 }
 
 TEST(ByteSource, WhatCannotBeOpened) {

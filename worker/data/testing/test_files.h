@@ -41,10 +41,10 @@ class TempFolder {
   std::string path_;
 };
 
-// Returns `text` as one member of gzip.
-inline std::string Gzip(const std::string& text) {
+// Returns `text` as one member of gzip, by zlib's level and strategy.
+inline std::string GzipBy(const std::string& text, int level, int strategy) {
   z_stream stream = {};
-  CHECK_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  CHECK_EQ(deflateInit2(&stream, level, Z_DEFLATED, 15 + 16, 8, strategy), Z_OK);
   std::string out(deflateBound(&stream, text.size()), '\0');
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
   stream.avail_in = static_cast<uInt>(text.size());
@@ -55,6 +55,9 @@ inline std::string Gzip(const std::string& text) {
   deflateEnd(&stream);
   return out;
 }
+
+// Returns `text` as one member of gzip.
+inline std::string Gzip(const std::string& text) { return GzipBy(text, 6, Z_DEFAULT_STRATEGY); }
 
 // Returns `text` as one frame of zstd.
 inline std::string Zstd(const std::string& text) {
