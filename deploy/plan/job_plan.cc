@@ -187,9 +187,7 @@ class Planner {
         const KnownRows known = RowsOf(*looked_up.feature, figures_, 1 - held_out_share_);
         is_known &= known.rows.has_value();
         rows += known.rows.value_or(0);
-        table.rows_from = table.rows_from.empty() || table.rows_from == known.from
-                              ? known.from
-                              : "its features together, at most";
+        table.rows_from = table.rows_from.empty() ? known.from : SharedRowsFrom();
       }
       const auto max_rows = static_cast<double>(layout.max_rows);
       if (max_rows > 0 && (!is_known || rows > max_rows)) {
@@ -205,6 +203,13 @@ class Planner {
       plan_.tables.push_back(std::move(table));
     }
     for (const DenseTable& tensor : tables_.dense) plan_.dense_parameters += tensor.num_floats();
+  }
+
+  // Where several features' rows are added up: those that they have in common count several times,
+  // and nothing tells how many these are. A part of the data lacks others.
+  const char* SharedRowsFrom() const {
+    const bool is_part = figures_ != nullptr && !figures_->at("complete").get<bool>();
+    return is_part ? "its features together, inspected in part" : "its features together, at most";
   }
 
   void Place(size_t t, PlannedTable* table) {

@@ -117,7 +117,12 @@ TEST(JobPlan, StepsOfSequencesAreLookups) {
   const JobPlan one = Plan(pooled, &figures), two = Plan(both, &figures);
   EXPECT_EQ(one.tables[0].rows, 150u);
   EXPECT_EQ(two.tables[0].rows, 150u);
+  // As many, if the history has none of the items; it mostly has the same.
+  EXPECT_EQ(one.tables[0].rows_from, "its features together, at most");
   EXPECT_EQ(two.pulled_bytes_per_step, one.pulled_bytes_per_step);
+  Json in_part = figures;
+  in_part["complete"] = false;
+  EXPECT_EQ(Plan(pooled, &in_part).tables[0].rows_from, "its features together, inspected in part");
   // Packs: 1 + 4 lookups; with the steps and the item behind them 5 more.
   const auto batch = [](const JobPlan& plan) {
     return PartOf(plan.disk, "pack of hot and cold batches");
