@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 import script_test
@@ -167,6 +168,24 @@ class LocalTest(ProcessTest):
             file.writelines(line for line in text.splitlines(True) if not line.startswith('worker'))
             file.write('dlrm { bottom: [8] top: [8] }\n')
         (summary, ), _ = self.run_cells(self.cell(arguments='progress=False', job=job))
+        self.assertEqual(summary['steps'], 40)
+
+    def test_runs_that_start_within_a_second_have_a_folder_each(self):
+        now = int(time.time())
+        for second in range(now, now + DEADLINE_S):  # As if another run had begun in any second from now on.
+            name = time.strftime('script-%Y%m%d-%H%M%S', time.localtime(second))
+            os.makedirs(os.path.join(self.run_dir, 'runs', name, 'used'))
+        cell = self.cell("progress=False").replace(repr(self.run_dir), 'None').replace('import os', '''
+import os
+before = os.getcwd()
+os.chdir(%r)''' % self.run_dir, 1) + '''
+os.chdir(before)
+run.summary['run_dir'] = run.run_dir
+'''
+        (summary, ), _ = self.run_cells(cell)
+        folder, name = os.path.split(summary['run_dir'])
+        self.assertEqual(folder, os.path.join(self.run_dir, 'runs'))
+        self.assertRegex(name, r'^script-\d{8}-\d{6}-2$')
         self.assertEqual(summary['steps'], 40)
 
     def test_goes_on_after_the_stop_button(self):

@@ -102,7 +102,7 @@ def local(job: str | os.PathLike[str], run_dir: str | os.PathLike[str] | None = 
 
     job: The job's file; its `worker.command`, `worker.directory` and `dlrm` do not count. Paths in it are relative to
         the working directory, as for `thermocline train`.
-    run_dir: The job's run directory; runs/JOB-TIME without one.
+    run_dir: The job's run directory; without one runs/NAME-TIME, by the name of the job.
     resume: Whether the job goes on from the last checkpoint in run_dir, as `thermocline train --resume` does; tracked
         objects get their states back. Where there is none yet, the job begins anew.
     set: Changes fields of the job: {'train.passes': 2}, as `--set train.passes=2`.

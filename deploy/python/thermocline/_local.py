@@ -5,13 +5,13 @@ import collections.abc
 import contextlib
 import json
 import os
+import re
 import select
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 import types
 import typing
 import warnings
@@ -65,8 +65,8 @@ class _Launcher:
     """`thermocline train`, below a guard that ends it with this process."""
 
     def __init__(self, command: list[str], folder: str) -> None:
-        self._errors = os.path.join(folder, 'stderr')
-        with open(self._errors, 'wb') as errors, open(os.path.join(folder, 'stdout'), 'wb') as output:
+        self._errors, self._output = os.path.join(folder, 'stderr'), os.path.join(folder, 'stdout')
+        with open(self._errors, 'wb') as errors, open(self._output, 'wb') as output:
             # A session of its own: a notebook's stop button interrupts the process group of its kernel.
             self._guard = subprocess.Popen(
                 [sys.executable, '-I', os.path.join(_HERE, '_guard.py'), str(os.getpid()), folder, *command],
@@ -85,6 +85,14 @@ class _Launcher:
     def wait(self) -> int:
         """The launcher's exit code. All processes of the job have ended then."""
         return self._guard.wait()
+
+    def run_dir(self) -> str:
+        """The run directory that it has made, which it names before it starts any process."""
+        with open(self._output) as output:
+            named = re.search('^job .*, run directory (.*)$', output.read(), re.MULTILINE)
+        if named is None:
+            raise Error('The launcher does not say where its run directory is.')
+        return named[1]
 
     def last_words(self) -> str:
         """What it has written to standard error."""
@@ -107,11 +115,12 @@ def _text_of(value: typing.Any) -> str:
     return json.dumps(value) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _command(job: str, run_dir: str, resume: bool, changes: dict[str, typing.Any], socket_path: str) -> list[str]:
+def _command(job: str, run_dir: str | None, resume: bool, changes: dict[str, typing.Any],
+             socket_path: str) -> list[str]:
     relay = [sys.executable, '-I', os.path.join(_HERE, '_relay.py'), socket_path]
     changes = {'cluster.stall_timeout_s': 0,  # The user may stand at a breakpoint.
                **changes, 'worker.command': relay, 'worker.directory': os.getcwd(), 'checkpoint.max_rollbacks': 0}
-    return [find_launcher(), 'train', job, '--run-dir', run_dir, '--embed', '--clear=dlrm',
+    return [find_launcher(), 'train', job, '--embed', '--clear=dlrm', *(['--run-dir', run_dir] if run_dir else []),
             *(['--resume'] if resume else []),
             *('--set=%s=%s' % (field, _text_of(value)) for field, value in changes.items())]
 
@@ -184,10 +193,7 @@ def local(job: str | os.PathLike[str], run_dir: str | os.PathLike[str] | None = 
 def _start(job: str | os.PathLike[str], run_dir: str | os.PathLike[str] | None, resume: bool,
            changes: dict[str, typing.Any], progress: bool) -> typing.Iterator[LocalRun]:
     job = os.path.abspath(os.fspath(job))
-    if run_dir is None:
-        stem = os.path.splitext(os.path.basename(job))[0]
-        run_dir = os.path.join('runs', '%s-%s' % (stem, time.strftime('%Y%m%d-%H%M%S')))
-    run_dir = os.path.abspath(os.fspath(run_dir))
+    wanted = None if run_dir is None else os.path.abspath(os.fspath(run_dir))
     lib.load_library()  # What is wrong with it shows before anything starts.
     owner = os.getpid()
     with contextlib.ExitStack() as stack:
@@ -200,16 +206,17 @@ def _start(job: str | os.PathLike[str], run_dir: str | os.PathLike[str] | None, 
         listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         listener.bind(os.path.join(folder, 'relay'))
         listener.listen()
-        launcher = _Launcher(_command(job, run_dir, resume, changes, os.path.join(folder, 'relay')), folder)
+        launcher = _Launcher(_command(job, wanted, resume, changes, os.path.join(folder, 'relay')), folder)
         at_end(launcher.wait)
         at_end(launcher.stop)
-        if progress:
-            at_end(Progress(os.path.join(run_dir, 'metrics.jsonl')).close)
         relay, way = _await_relay(listener, launcher)
         listener.close()
         at_end(_release, relay)
+        folder_of_run = wanted or os.path.abspath(launcher.run_dir())
+        if progress:
+            at_end(Progress(os.path.join(folder_of_run, 'metrics.jsonl')).close)
         try:
-            run = LocalRun(_connect(way), run_dir, launcher)
+            run = LocalRun(_connect(way), folder_of_run, launcher)
             with run:
                 yield run
         except lib.WorkerGone as gone:
@@ -223,5 +230,5 @@ def _start(job: str | os.PathLike[str], run_dir: str | os.PathLike[str] | None, 
             raise launcher.failure()
         if launcher.last_words():  # Warnings.
             print(launcher.last_words(), file=sys.stderr)
-        with open(os.path.join(run_dir, 'summary.json')) as summary:
+        with open(os.path.join(folder_of_run, 'summary.json')) as summary:
             run.summary = json.load(summary)
