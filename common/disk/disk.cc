@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <mntent.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
@@ -225,16 +226,25 @@ class PosixStreamFile : public StreamFile {
  private:
   // A multiple of what any disk wants for writes past the page cache, and so are the addresses.
   static constexpr size_t kAlignment = 4096;
-  static constexpr size_t kBufferBytes = 4 << 20;
+  // A huge page: the kernel pins it and gives it to the disk as one piece, not as 512.
+  static constexpr size_t kBufferBytes = 2 << 20;
   static_assert(kBufferBytes % kAlignment == 0);
-  struct Free {
-    void operator()(char* buffer) const { std::free(buffer); }
+  struct Unmap {
+    void operator()(char* buffer) const { CHECK_EQ(munmap(buffer, kBufferBytes), 0); }
   };
-  using Buffer = std::unique_ptr<char[], Free>;
+  using Buffer = std::unique_ptr<char[], Unmap>;
 
   static Buffer NewBuffer() {
-    char* const buffer = static_cast<char*>(std::aligned_alloc(kAlignment, kBufferBytes));
-    CHECK(buffer != nullptr);
+    void* const mapped = mmap(nullptr, 2 * kBufferBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(mapped != MAP_FAILED);
+    // The aligned part is kept.
+    char* const begin = static_cast<char*>(mapped);
+    const size_t skip = -reinterpret_cast<uintptr_t>(begin) % kBufferBytes;
+    if (skip > 0) munmap(begin, skip);
+    char* const buffer = begin + skip;
+    munmap(buffer + kBufferBytes, kBufferBytes - skip);
+    madvise(buffer, kBufferBytes, MADV_HUGEPAGE);
     return Buffer(buffer);
   }
 
