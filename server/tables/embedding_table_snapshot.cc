@@ -26,8 +26,11 @@ constexpr uint32_t kNotStored = UINT32_MAX;
 // The rows of one slice.
 constexpr size_t kBatchKeys = KeyBatch::kMaxKeys;
 
-// How far ahead of its use a row is fetched.
+// How far ahead of its use a row is fetched. Then its meta data say whether its image is read,
+// which is somewhere else.
 constexpr size_t kRowsAhead = TableStripes::kRowsAhead;
+constexpr size_t kSlotsAhead = kRowsAhead / 2;
+constexpr size_t kImagesAhead = kRowsAhead / 4;
 
 // Each time that so many partitions were read, the images of their rows go. A look at all images
 // takes as long as saving them, about.
@@ -74,6 +77,11 @@ class EmbeddingTable::Snapshot final : public TableSnapshot {
   void Compact(SnapshotRows* rows);
   // Fetches the row of by_stripe_[at], which is read soon. Always inlined: see prefetch.h.
   ABSL_ATTRIBUTE_ALWAYS_INLINE inline void Prefetch(size_t at) const;
+  // Fetches images of by_stripe_[at, end) that are read soon: first the slot that says where one
+  // is. Always inlined: see prefetch.h.
+  ABSL_ATTRIBUTE_ALWAYS_INLINE inline void PrefetchImage(const TableStripe& stripe, size_t at,
+                                                         size_t end) const
+      ABSL_SHARED_LOCKS_REQUIRED(stripe.mutex);
   void ReadStripe(uint32_t s, SnapshotRows* rows);
   void SetRead(uint32_t partitions);
 
@@ -295,6 +303,24 @@ void EmbeddingTable::Snapshot::Prefetch(size_t at) const {
   __builtin_prefetch(storage.Meta(row));
 }
 
+void EmbeddingTable::Snapshot::PrefetchImage(const TableStripe& stripe, size_t at,
+                                             size_t end) const {
+  if (stripe.cut.images().empty()) return;
+  // The i-th key, if its row was changed since the cut, or there is none.
+  const auto changed_key = [&](size_t i) ABSL_SHARED_LOCKS_REQUIRED(stripe.mutex) {
+    const PlacedKey* const key = i < end ? &batch_[by_stripe_[i]] : nullptr;
+    if (key == nullptr || key->row == 0) return key;
+    return stripe.cut.Contains(*table_->storage_.Meta(key->row)) ? nullptr : key;
+  };
+  if (const PlacedKey* key = changed_key(at + kSlotsAhead)) stripe.cut.Prefetch(key->key);
+  if (const PlacedKey* key = changed_key(at + kImagesAhead)) {
+    const RowCut::Image* const image = stripe.cut.Find(key->key);
+    if (image != nullptr && image->row != nullptr) {
+      PrefetchRange(image->row, row_floats_ * sizeof(float));
+    }
+  }
+}
+
 void EmbeddingTable::Snapshot::Read(SnapshotRows* rows) {
   const size_t n = batch_.size();
   rows->keys.resize(n);
@@ -360,6 +386,7 @@ void EmbeddingTable::Snapshot::ReadStripe(uint32_t s, SnapshotRows* rows) {
            [&](size_t i) -> PlacedKey& { return batch_[by_stripe_[begin + i]]; });
   for (uint32_t at = begin; at < begin_[s + 1]; ++at) {
     Prefetch(at + kRowsAhead);
+    PrefetchImage(stripe, at, begin_[s + 1]);
     const uint32_t position = by_stripe_[at];
     const auto [key, row, upper_hash] = batch_[position];
     float* out = &rows->rows[position * row_floats_];

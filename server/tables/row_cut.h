@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "absl/container/flat_hash_map.h"
 #include "common/base/ids.h"
 #include "server/tables/row_storage.h"
@@ -64,6 +65,9 @@ class RowCut {
     });
     return before - images_.size();
   }
+
+  // Starts loading what Find(key) reads. Always inlined: see prefetch.h.
+  ABSL_ATTRIBUTE_ALWAYS_INLINE inline void Prefetch(Key key) const { images_.prefetch(key); }
 
   // Null: the row has no image.
   const Image* Find(Key key) const {
