@@ -24,27 +24,28 @@ size_t ChunkKeys(size_t keys) {
 PartitionOrder::PartitionOrder(uint64_t table_salt, size_t keys)
     : salt_(table_salt),
       chunk_keys_(ChunkKeys(keys)),
-      huge_pages_(keys * sizeof(PlacedKey) < kHugePageBytes ? PageMemory::HugePages::kLater
-                                                            : PageMemory::HugePages::kAtOnce),
+      huge_pages_(keys * sizeof(AddedKey) < kHugePageBytes ? PageMemory::HugePages::kLater
+                                                           : PageMemory::HugePages::kAtOnce),
       memory_used_(kHugePageBytes) {}
 
 void PartitionOrder::AddChunk(Group* group) {
-  if (memory_used_ == kHugePageBytes) {
+  const size_t bytes = chunk_keys_ * sizeof(AddedKey);
+  if (memory_used_ + bytes > kHugePageBytes) {
     memory_.emplace_back(kHugePageBytes, huge_pages_);
     memory_used_ = 0;
   }
-  group->next = reinterpret_cast<PlacedKey*>(memory_.back().data() + memory_used_);
+  group->next = reinterpret_cast<AddedKey*>(memory_.back().data() + memory_used_);
   group->end = group->next + chunk_keys_;
   group->chunks.push_back(group->next);
-  memory_used_ += chunk_keys_ * sizeof(PlacedKey);
+  memory_used_ += bytes;
 }
 
-// visit(PlacedKey)
+// visit(AddedKey)
 template <typename Visit>
 void PartitionOrder::ForEach(const Group& group, Visit visit) const {
-  for (const PlacedKey* chunk : group.chunks) {
-    const PlacedKey* const end = chunk == group.chunks.back() ? group.next : chunk + chunk_keys_;
-    for (const PlacedKey* key = chunk; key != end; ++key) visit(*key);
+  for (const AddedKey* chunk : group.chunks) {
+    const AddedKey* const end = chunk == group.chunks.back() ? group.next : chunk + chunk_keys_;
+    for (const AddedKey* key = chunk; key != end; ++key) visit(*key);
   }
 }
 
@@ -66,10 +67,16 @@ void PartitionOrder::SortGroup(const Group& group, size_t keys) {
   // ends[partition + 1]: where the keys of the partition end. Then ends[partition] is where its
   // next key is put; at last it is where they end.
   std::array<uint32_t, kPartitionsPerGroup + 1> ends = {};
-  ForEach(group, [&](const PlacedKey& key) { ++ends[partition_of(key) + 1]; });
+  placed_.resize(keys);
+  size_t n = 0;
+  ForEach(group, [&](const AddedKey& key) {
+    const uint64_t hash = KeyHash(salt_, key.key);
+    placed_[n] = {key.key, key.row, static_cast<uint32_t>(hash >> 32)};
+    ++ends[partition_of(placed_[n++]) + 1];
+  });
   for (size_t i = 0; i < kPartitionsPerGroup; ++i) ends[i + 1] += ends[i];
   by_partition_.resize(keys);
-  ForEach(group, [&](const PlacedKey& key) { by_partition_[ends[partition_of(key)]++] = key; });
+  for (const PlacedKey& key : placed_) by_partition_[ends[partition_of(key)]++] = key;
   sorted_.clear();
   sorted_.reserve(keys);
   const PlacedKey* begin = by_partition_.data();

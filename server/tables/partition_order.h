@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "common/base/hash.h"
 #include "common/base/ids.h"
 #include "common/base/uninitialized_vector.h"
@@ -41,14 +42,14 @@ struct PlacedKey {
 // Not thread-safe.
 class PartitionOrder {
  public:
-  // So many keys will be added, about. They take 17 bytes each, to the end of this object.
+  // So many keys will be added, about. They take 13 bytes each, to the end of this object.
   PartitionOrder(uint64_t table_salt, size_t keys);
 
   void Add(Key key, uint32_t row) {
     const uint64_t hash = KeyHash(salt_, key);
     Group& group = groups_[hash >> 56];
     if (group.next == group.end) AddChunk(&group);
-    *group.next++ = {key, row, static_cast<uint32_t>(hash >> 32)};
+    *group.next++ = {key, row};
   }
 
   // The next key that leaves, or null. Of a key that was added twice, one of the rows that are not
@@ -60,11 +61,17 @@ class PartitionOrder {
   void Pop() { ++next_; }
 
  private:
+  // A key that was added. Its hash is computed again once its group is sorted: with it these would
+  // take a third more memory, and new memory is what adding keys waits for.
+  struct ABSL_ATTRIBUTE_PACKED AddedKey {
+    Key key;
+    uint32_t row;
+  };
   // All chunks but the last are full.
   struct Group {
-    std::vector<PlacedKey*> chunks;  // [chunk_keys_] each
-    PlacedKey* next = nullptr;       // In the last chunk.
-    PlacedKey* end = nullptr;        // The end of the last chunk.
+    std::vector<AddedKey*> chunks;  // [chunk_keys_] each
+    AddedKey* next = nullptr;       // In the last chunk.
+    AddedKey* end = nullptr;        // The end of the last chunk.
   };
   static constexpr size_t kPartitionsPerGroup = 256;
 
@@ -82,8 +89,9 @@ class PartitionOrder {
   std::vector<PageMemory> memory_;  // The chunks' memory; all but the last is used up.
   size_t memory_used_ = 0;          // Bytes of the last.
   std::array<Group, kNumPartitions / kPartitionsPerGroup> groups_;
-  size_t next_group_ = 0;  // The next one to be sorted.
-  UninitializedVector<PlacedKey> by_partition_;
+  size_t next_group_ = 0;                        // The next one to be sorted.
+  UninitializedVector<PlacedKey> placed_;        // The group's keys, as they were added.
+  UninitializedVector<PlacedKey> by_partition_;  // The same, by partition.
   UninitializedVector<PlacedKey> sorted_;
   std::vector<uint32_t> ends_;  // AppendSorted's.
   size_t next_ = 0;             // In sorted_.
