@@ -6,15 +6,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_manifest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/core/testing/checkpointed_server.h"
 #include "tests/testing/simulated_disk.h"
+#include "tests/testing/sst_files.h"
 
 namespace thermocline {
 namespace {
 
 using absl::StatusCode;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using namespace testing_core;  // NOLINT: the words of these tests
@@ -47,8 +50,9 @@ class CheckpointTest : public testing::Test {
       }
     }
   }
-  // Writes the cut, commits it and says so; gives its name.
-  std::string Commit(std::vector<CheckpointedServer*> servers, int64_t step) {
+  // Writes the cut, commits it and says so; gives its name. `as_sst`: with rows files as earlier
+  // programs wrote them.
+  std::string Commit(std::vector<CheckpointedServer*> servers, int64_t step, bool as_sst = false) {
     std::vector<CheckpointShard> shards;
     for (CheckpointedServer* server : servers) {
       const CutStatus cut = server->WriteCut(step);
@@ -56,8 +60,13 @@ class CheckpointTest : public testing::Test {
       shards.push_back(cut.shard());
     }
     const ServerConfig& config = servers[0]->config();
-    const auto manifest = ComposeManifest(store_, config, step, shards);
+    auto manifest = ComposeManifest(store_, config, step, shards);
     EXPECT_TRUE(manifest.ok()) << manifest.status();
+    for (CheckpointShard& shard : *manifest->mutable_shards()) {
+      for (CheckpointFile& file : *shard.mutable_files()) {
+        if (as_sst) ReplaceBySstFile(&disk_, kCheckpoints, &file);
+      }
+    }
     const absl::Status committed = store_.Commit(*manifest);
     EXPECT_TRUE(committed.ok()) << committed;
     for (CheckpointedServer* server : servers) {
@@ -392,6 +401,46 @@ TEST_F(CheckpointTest, AnotherNumberOfServersLoadsTheSameRows) {
   base = train(1, 8, base, 7, 9);
   EXPECT_TRUE(rows == expected);
   EXPECT_TRUE(digest == expected_digest);
+}
+
+// A job that was begun by a program whose rows files are SST goes on: its next checkpoint is an
+// increment on them, which any number of servers loads.
+TEST_F(CheckpointTest, AnIncrementBuildsOnFilesOfEarlierPrograms) {
+  const auto server = Server(Config());
+  Train(server.get(), 0, 5);
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 5).ok());
+  const std::string name = Commit({server.get()}, 5, /*as_sst=*/true);
+  const HeldRows at_cut = server->Rows();
+  server->Die();
+  ASSERT_TRUE(server->Configure(name).ok());
+  EXPECT_TRUE(server->Rows() == at_cut);
+  EXPECT_EQ(server->Stats().loaded_rows(), at_cut.size());
+  wire::PushChunk few = MakeChunk(0, 6);
+  AddRange(&few, 0, {3, 1000}, {1, 2, 3, 4});
+  ASSERT_TRUE(server->Push(std::move(few)).ok());
+  ASSERT_TRUE(server->Checkpoint(CheckpointRequest::NAME_CUT, 6).ok());
+  EXPECT_EQ(server->WriteCut(6).shard().base_step(), 5);
+  EXPECT_EQ(server->WriteCut(6).shard().files(0).rows(), 2u);
+  const std::string last = Commit({server.get()}, 6);
+  const auto manifest = store_.Load(last);
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_THAT(manifest->shards(0).files(0).path(), EndsWith(kSstFileSuffix));
+  EXPECT_THAT(manifest->shards(0).files().rbegin()->path(), EndsWith(kRowsFileSuffix));
+  ServerConfig next = Config();
+  for (const uint32_t num_servers : {1, 3}) {
+    ++next.generation;
+    next.num_servers = num_servers;
+    HeldRows rows;
+    Digest digest;
+    for (uint32_t i = 0; i < num_servers; ++i) {
+      next.server_index = ServerIndex(i);
+      const auto restored = Server(next, last);
+      for (auto& [key, row] : restored->Rows()) rows[key] = row;
+      digest.Add(restored->ComputeDigest());
+    }
+    EXPECT_TRUE(rows == server->Rows()) << num_servers;
+    EXPECT_TRUE(digest == server->ComputeDigest()) << num_servers;
+  }
 }
 
 TEST_F(CheckpointTest, ANewGenerationStartsWithAFullShardAndWithoutTheOldLog) {
