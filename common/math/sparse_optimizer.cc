@@ -150,8 +150,7 @@ absl::Status ReadKind(const Optimizer& proto, OptimizerConfig* config) {
       break;
   }
   return absl::InvalidArgumentError(
-      "no optimizer is set (sgd, adagrad, row_wise_adagrad, adam, momentum, ftrl, rms_prop or "
-      "adam_w)");
+      "no optimizer is set (sgd, adagrad, row_wise_adagrad, adam, momentum, ftrl or rms_prop)");
 }
 
 void WriteKind(const OptimizerConfig& config, Optimizer* proto) {

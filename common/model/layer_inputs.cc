@@ -326,6 +326,7 @@ std::optional<ModelError> LayerReader::PoolFeatures() {
   };
   for (int i = 0; i < job_.layer_size(); ++i) {
     add_vectors(layer_inputs_[i].context);
+    bool reads_numbers = false;  // A first_order layer has one weight for each of them.
     for (size_t input = 0; input < layer_inputs_[i].items.size(); ++input) {
       if (!job_.layer(i).has_first_order()) {
         add_vectors(layer_inputs_[i].items[input]);
@@ -341,6 +342,9 @@ std::optional<ModelError> LayerReader::PoolFeatures() {
           return ModelError{field,
                             absl::StrCat("is the sequence '", inputs_.sequences[item.index].name,
                                          "'; first_order reads features alone")};
+        }
+        if (item.kind == Item::Kind::kNumeric && std::exchange(reads_numbers, true)) {
+          return ModelError{field, "is 'numeric', whose first-order weights are read already"};
         }
         if (item.kind == Item::Kind::kFeature && !first_order.emplace(item.index, i).second) {
           return ModelError{field,

@@ -81,6 +81,9 @@ struct InputGradient {
   std::vector<ColumnCopy> copies;  // After that, gradients go on to these columns.
 };
 
+// Shares of units that a step drops are multiples of one in so many.
+inline constexpr int kDropoutUnits = 65536;
+
 struct GraphNode {
   enum class Op {
     kConcat,      // Copies columns beside each other.

@@ -110,7 +110,9 @@ int RunBenchTrain(const BenchTrainFlags& flags) {
     const auto rate = NumberAt(result->summary, "samples_per_s");
     if (!rate) return fail("the workers reported no samples/s");
     rates.push_back(*rate);
-    digests.push_back(result->summary["model_digest"].get<std::string>());
+    const auto& digest = result->summary["model_digest"];
+    if (!digest.is_string()) return fail("the servers did not say the model digest");
+    digests.push_back(digest.get<std::string>());
     out.Write(absl::StrFormat("run %d of %d: %.0f samples/s, AUC %s\n", run + 1, flags.repeats,
                               *rate, result->summary["auc"].dump()));
     if (signals.stop_requests() > 0) return fail("stopped");

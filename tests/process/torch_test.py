@@ -369,10 +369,11 @@ class TorchTest(ProcessTest):
             self.assertLess(of['samples'], scored['samples'])  # Some of its labels are missing.
             self.assert_same(scored['tasks'][of['label']], {**of, 'eval_samples': of['samples']})
 
-    def test_a_step_goes_where_autograd_says(self):
-        data = self.write_histories()
-        with open(self.job, 'w') as job:
-            job.write(SEQUENCES_JOB % {'data': data, 'dropout': 0})
+    def steps_of_sgd(self, data, weights):
+        """Trains two steps of the job by SGD, and compares the second with autograd, over tasks of these weights.
+
+        Returns the names of the parameters without a gradient.
+        """
         self.train('--set=train.max_steps=2', '--set=checkpoint.every_steps=1', '--set=train.learning_rate={base: 0.5}',
                    '--set=default_table.optimizer={sgd {}}')
         models = []
@@ -387,19 +388,36 @@ class TorchTest(ProcessTest):
         labels = torch.from_numpy(batch.labels)
         losses = torch.nn.functional.binary_cross_entropy_with_logits(
             model(batch.dense, batch.keys, batch.offsets, batch.weights), labels.nan_to_num(), reduction='none')
-        (losses * ~labels.isnan() * torch.tensor([1, 0.5, 1])).sum().div(64).backward()
+        (losses * ~labels.isnan() * torch.tensor(weights)).sum().div(64).backward()
         silent = []
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 wanted, got = parameter - 0.5 * parameter.grad, after.get_parameter(name)
                 if name.startswith('tables.'):  # Rows that the step before had looked up.
-                    keys = after.get_submodule(name[:-len('.weight')]).keys
-                    got = got[torch.searchsorted(keys, model.get_submodule(name[:-len('.weight')]).keys)]
+                    table = name.rsplit('.', 1)[0]
+                    got = got[torch.searchsorted(after.get_submodule(table).keys, model.get_submodule(table).keys)]
                 silent += [name] if float(parameter.grad.abs().max()) < 1e-7 else []
                 torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6, msg=name)
+        return silent
+
+    def test_a_step_goes_where_autograd_says(self):
+        data = self.write_histories()
+        with open(self.job, 'w') as job:
+            job.write(SEQUENCES_JOB % {'data': data, 'dropout': 0})
+        silent = self.steps_of_sgd(data, [1, 0.5, 1])
         # A softmax does not see what is added to all scores of a sample.
         self.assertEqual([name.split('.')[-2:] for name in silent if 'key' in name], [['key', 'bias']] * 2)
         self.assertLessEqual(len(silent), 3, silent)
+
+    def test_a_step_of_every_kind_of_layer_goes_where_autograd_says(self):
+        data = self.write_layers_log()
+        layers = LAYERS_JOB % {'data': data}
+        for other in (' optimizer { adam {} }', ' optimizer { ftrl { l1: 0.01 } }', ' dropout: 0.2'):
+            self.assertIn(other, layers)
+            layers = layers.replace(other, '')
+        with open(self.job, 'w') as job:
+            job.write(layers)
+        self.assertEqual(self.steps_of_sgd(data, 1), [])
 
     def test_bad_lines_of_sequences_are_named(self):
         described = {'data': {'train': {'csv': {'header': True}}, 'label': {'column': ['y', 'z'], 'may_be_missing': True}},

@@ -23,8 +23,6 @@ size_t MaxGraphs(const ModelSpec& spec) {
   return kMaxGraphs * (1 + kSizesOfSteps * spec.inputs.sequences.size());
 }
 
-constexpr float kDropoutUnits = 65536;
-
 MlpPrecision PrecisionOf(const ModelSpec& spec) {
   switch (spec.precision) {
     case TF32:
