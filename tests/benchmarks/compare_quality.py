@@ -5,7 +5,7 @@
     compare_quality.py avazu=train.csv.gz taobao=UserBehavior.csv criteo_kaggle=train.txt.gz [--seeds 5]
                        [--models dlrm,wide_deep,deepfm,dcnv2,finalmlp] [--kept FILE]
     compare_quality.py movielens=movielens_100k_history.csv.gz --models dcnv2,din,bst,tbsm,mmoe,ple
-    compare_quality.py taobao_histories=histories.csv --models din,tbsm      # of peers/taobao_histories.py
+    compare_quality.py taobao_histories=histories.csv --models din,bst,tbsm  # of peers/taobao_histories.py
 
 NAME=TEXT: TEXT is a log (plain or .gz) for which deploy/jobs/NAME_MODEL.textproto is written, or NAME.textproto. The
 model of the latter is one of --models, with the widths and the rate of deploy/jobs/criteo_MODEL.textproto; dlrm is its

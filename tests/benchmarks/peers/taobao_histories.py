@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Taobao's user behaviour log as labelled rows with histories, for deploy/jobs/taobao_din.textproto and taobao_tbsm.
+"""Taobao's user behaviour log as labelled rows with histories, for the jobs deploy/jobs/taobao_din, _bst and _tbsm.
 
     taobao_histories.py UserBehavior.csv OUT.csv [--negatives 1] [--max-length 20] [--block 1000] [--seed 1]
 
