@@ -27,8 +27,8 @@
 namespace thermocline {
 namespace {
 
-// Runs a blocking handler and counts it. kUnavailable, which means "not yet", is no error where the
-// caller only asks whether the server is ready.
+// Runs a blocking handler and counts it; its errors begin with `where`, if any. kUnavailable, which
+// means "not yet", is no error where the caller only asks whether the server is ready.
 template <typename Handler>
 grpc::Status Measured(MethodStats* stats, const std::string& where, Handler handler,
                       bool asks_whether_ready = false) {
@@ -37,7 +37,7 @@ grpc::Status Measured(MethodStats* stats, const std::string& where, Handler hand
   const absl::Status status = handler();
   const bool not_yet = asks_whether_ready && absl::IsUnavailable(status);
   stats->End(status.ok() || not_yet, MonotonicMicros() - start_us);
-  return ToGrpcStatus(WithContext(status, where));
+  return ToGrpcStatus(where.empty() ? status : WithContext(status, where));
 }
 
 absl::StatusOr<std::optional<LogDurability>> DurabilityFromProto(int durability) {
@@ -434,8 +434,10 @@ void ParameterServerService::BeginTrace(const ConfigureRequest& request) {
 grpc::Status ParameterServerService::Configure(grpc::ServerContext* context,
                                                const ConfigureRequest* request,
                                                ConfigureReply* reply) {
+  // A server that is without a job until now can't say which of the job's servers it is.
+  const bool has_job = server_index_.load(std::memory_order_acquire) >= 0;
   return Measured(
-      &configure_stats_, Where("Configure"),
+      &configure_stats_, has_job ? Where("Configure") : "",
       [&] {
         reply->set_protocol_version(wire::kProtocolVersion);
         return ConfigureCore(*context->auth_context(), *request);
