@@ -1,4 +1,4 @@
-// Whether a CPU's bf16 instructions compute what bf16_gemm.h says.
+// Whether a CPU computes products of bf16 as bf16_gemm.h says.
 #ifndef THERMOCLINE_KERNELS_CPU_BF16_CHECK_H_
 #define THERMOCLINE_KERNELS_CPU_BF16_CHECK_H_
 
@@ -7,10 +7,10 @@
 
 namespace thermocline {
 
-// Compares `gemm` with Bf16GemmAvx2 on products and roundings that are hard to get right: sums and
-// factors around the least normal number, ties, infinities, NaNs, and chains that show their order.
-// Takes about two milliseconds.
-// Errors: kFailedPrecondition (names a difference).
+// Compares a checksum of what `gemm` computes with the one that is known to be right, on products
+// and roundings that are hard to get right: sums and factors around the least normal number, ties,
+// infinities, NaNs, and chains that show their order. Takes about two milliseconds.
+// Errors: kFailedPrecondition (it differs).
 absl::Status CheckBf16Gemm(Bf16GemmFunction gemm);
 
 }  // namespace thermocline

@@ -2,6 +2,7 @@
 
 #include <xmmintrin.h>
 
+#include <array>
 #include <cmath>
 #include <random>
 #include <string>
@@ -274,20 +275,24 @@ void ForFloats(const Bf16GemmCall& call, Change change) {
   }
 }
 
-void SwapsTheOrder(const Bf16GemmCall& call) {
+// Chains of which each step takes the halves of a pair in this order.
+void TakesHalves(std::array<bool, 2> are_high, const Bf16GemmCall& call) {
   const auto half = [](Bf16Pair pair, bool high) {
-    return FloatOfBits(high ? pair & 0xFFFF0000 : pair << 16);
+    return Flushed(FloatOfBits(high ? pair & 0xFFFF0000 : pair << 16));
   };
   ForFloats(call, [&](const Bf16GemmCall& of, int64_t r, int64_t j, float* c) {
     float sum = *of.start.At(r, j);
     for (int64_t l = 0; l < of.k; ++l) {
-      for (const bool high : {false, true}) {
+      for (const bool high : are_high) {
         sum = Bf16Step(half(*of.a.At(r, l), high), half(*of.b.At(l, j), high), sum);
       }
     }
     *c = sum;
   });
 }
+
+void IsTheReference(const Bf16GemmCall& call) { TakesHalves({true, false}, call); }
+void SwapsTheOrder(const Bf16GemmCall& call) { TakesHalves({false, true}, call); }
 
 void KeepsDenormalSums(const Bf16GemmCall& call) {
   ForFloats(call, [](const Bf16GemmCall& of, int64_t r, int64_t j, float* c) {
@@ -332,7 +337,8 @@ void CutsNans(const Bf16GemmCall& call) {
 }
 
 TEST_F(Bf16GemmTest, TheCheckFindsWhatDiffers) {
-  for (const Isa& isa : Isas()) EXPECT_TRUE(CheckBf16Gemm(isa.gemm).ok()) << isa.name;
+  EXPECT_EQ(CheckBf16Gemm(IsTheReference), absl::OkStatus());
+  for (const Isa& isa : Isas()) EXPECT_EQ(CheckBf16Gemm(isa.gemm), absl::OkStatus()) << isa.name;
   const std::pair<const char*, Bf16GemmFunction> broken[] = {
       {"swaps the order", SwapsTheOrder},     {"keeps denormal sums", KeepsDenormalSums},
       {"infinities", TakesInfinitiesForNans}, {"rounds ties up", RoundsTiesUp},
@@ -342,6 +348,16 @@ TEST_F(Bf16GemmTest, TheCheckFindsWhatDiffers) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << name;
     EXPECT_TRUE(absl::StrContains(status.message(), "bf16 instructions of this CPU")) << status;
   }
+}
+
+// What stands for a CPU whose fused multiply-adds differ: nothing is compared with them alone.
+TEST_F(Bf16GemmTest, TheCheckFindsWhatFusedMultiplyAddsComputeOtherwise) {
+  const unsigned mode = _mm_getcsr();
+  _mm_setcsr(mode | _MM_ROUND_TOWARD_ZERO);
+  const absl::Status status = CheckBf16Gemm(Bf16GemmAvx2);
+  _mm_setcsr(mode);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(status.message(), "the fused multiply-adds of this CPU")) << status;
 }
 
 }  // namespace

@@ -38,7 +38,8 @@ absl::StatusOr<WorkerDevice> MakeCpu(const Job& job, const absl::Status& no_cuda
     if (const absl::Status same = CheckCpuBf16(options.isa); !same.ok()) {
       return absl::FailedPreconditionError(
           absl::StrCat("precision is BFLOAT16, and ", same.message(),
-                       "; with cluster.cpu_isa AVX2 a worker does without these instructions"));
+                       "; with cluster.cpu_isa AVX2 a worker does without bf16 instructions, and "
+                       "with precision FLOAT32 without products of bf16"));
     }
   }
   return WorkerDevice{MakeCpuDevice(options), "CPU", ""};
