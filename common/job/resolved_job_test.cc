@@ -120,7 +120,8 @@ feature { column: "hist_item" table: "item" sequence { max_length: 5 } }
 feature { column: "hist_shop" sequence { max_length: 5 } }
 sequence { name: "past" of: ["hist_item", "hist_year"] then: ["item", "year"] }
 sequence { name: "more" of: ["genres", "hist_shop"] }
-layer { name: "a" input: "past" attention { query: ["item", "user"] } }
+layer { name: "own" input: ["item", "user"] concat {} }
+layer { name: "a" input: "past" attention { query: "own" } }
 layer { name: "b" input: "more" pool {} }
 layer { name: "top" input: ["a", "b", "genres"] mlp { units: 4 } }
 task { input: "top" }

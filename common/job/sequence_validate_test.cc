@@ -85,6 +85,42 @@ TEST(ValidateSequences, AListMakesItsKeysAsTheFeaturesInItsTable) {
       "two rows");
 }
 
+// Two tables of one width, so that no layer would notice.
+TEST(ValidateSequences, AQueryHasTheTablesOfTheSteps) {
+  const auto asked = [](const std::string& query, const std::string& input = "'h'") {
+    const auto job = ParseJob(absl::StrCat(R"(name: "j"
+data { train { path: "x" csv { header: true } } label { column: "y" } }
+train { batch_size: 4 learning_rate { base: 0.1 } }
+feature { column: ["item", "year", "user"] }
+feature { column: "items" table: "item" sequence { max_length: 5 } }
+feature { column: "years" table: "year" sequence { max_length: 5 } }
+sequence { name: "h" of: ["items", "years"] }
+layer { name: "both" input: ["user", "user"] concat {} }
+layer { name: "all" input: "h" concat {} }
+layer { name: "x" input: )",
+                                           input, " attention { query: ", query, R"( } }
+layer { name: "top" input: ["x", "fields"] mlp { units: 1 } }
+layer { name: "last" input: ["all", "both"] pool { mode: LAST } }
+task { input: ["top", "last"] }
+)"),
+                              "j", {});
+    return std::string(job.status().message());
+  };
+  const std::string through_a_layer =
+      "'; a query that is meant so goes through a layer, such as `concat`";
+  EXPECT_EQ(asked("['item', 'year']"), "");
+  EXPECT_EQ(asked("['year', 'item']"),
+            "j:10: layer[2].attention.query[0] names 'year', which reads the table 'year', but is "
+            "compared with 'items' of 'h', which reads 'item" +
+                through_a_layer);
+  EXPECT_EQ(asked("['item', 'user']"),
+            "j:10: layer[2].attention.query[1] names 'user', which reads the table 'user', but is "
+            "compared with 'years' of 'h', which reads 'year" +
+                through_a_layer);
+  EXPECT_EQ(asked("'both'"), "");
+  EXPECT_EQ(asked("['year', 'item']", "'all'"), "");
+}
+
 TEST(ValidateSequences, LengthsAndScripts) {
   EXPECT_EQ(ErrorOf("name: 'e' of: 'l'", "feature { column: 'l' sequence {} }"),
             "j:4: feature[0].sequence.max_length is 0; it must be at least 1");

@@ -198,8 +198,10 @@ TEST(SequencesOfACheckpoint, AreComparedByTheirLists) {
         feature { column: "d" sequence { max_length: 5 } }
         sequence { name: ")",
                                       name, "\" of: ", lists, R"( }
+        layer { name: "own" input: )",
+                                      query, R"( concat {} }
         layer { name: "a" input: ")",
-                                      name, "\" attention { query: ", query, R"( units: 3 } }
+                                      name, R"(" attention { query: "own" units: 3 } }
         layer { name: "p" input: ["u", "v", "c", "d"] mlp { units: 2 } }
         task { input: ["a", "p"] })"));
   };

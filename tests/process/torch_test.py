@@ -124,7 +124,8 @@ layer { name: "ends" input: "mixed" pool { mode: LAST } }
 layer { name: "mean" input: "mixed" pool { mode: MEAN } }
 layer { name: "interest" input: "events" attention { query: ["item", "kind"] units: [8, 5] activation: PRELU } }
 layer { name: "shares" input: ["past", "user"] attention { query: ["item", "kind"] units: 4 softmax: true } }
-layer { name: "alike" input: "past" attention { query: "user" score: DOT } }
+layer { name: "who" input: "user" concat {} }
+layer { name: "alike" input: "past" attention { query: "who" score: DOT } }
 layer { name: "pairs" input: ["events", "user", "tags"] dot { keep_first: true } }
 layer { name: "step" input: ["pairs", "numeric"] mlp { units: [9, 6] activation: TANH layer_norm: true } }
 layer { name: "gated" input: ["step", "events"] feature_gate { by: "user" units: [5] } }
