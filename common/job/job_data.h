@@ -57,6 +57,12 @@ inline bool CountsHotRows(const Job& job) {
 
 inline bool IsNumeric(const Feature& feature) { return feature.has_numeric(); }
 
+// Whether a feature may have several keys in a sample, and is no `sequence`.
+inline bool IsBag(const Feature& feature) {
+  return !feature.has_sequence() &&
+         (!feature.categorical().separator().empty() || feature.columns() > 1);
+}
+
 // The features that read a table, and those that are dense inputs, in the job's order. They point
 // into `resolved`.
 std::vector<const Feature*> EmbeddedFeatures(const Job& resolved);

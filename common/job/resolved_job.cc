@@ -182,8 +182,8 @@ ModelInputs InputsOf(const Job& resolved) {
   std::map<std::string, std::string> tables;  // By feature.
   for (const Feature* feature : EmbeddedFeatures(resolved)) {
     tables[feature->name()] = feature->table();
-    inputs.features.push_back(
-        {feature->name(), feature->table(), dims[feature->table()], feature->has_sequence()});
+    inputs.features.push_back({feature->name(), feature->table(), dims[feature->table()],
+                               feature->has_sequence(), kSamples, IsBag(*feature)});
   }
   for (const Sequence& sequence : resolved.sequence()) {
     const auto number = static_cast<int>(inputs.sequences.size());

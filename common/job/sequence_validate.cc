@@ -179,9 +179,7 @@ class SequenceValidator {
   static const char* WrongAsStep(const Feature& feature) {
     const Feature::Categorical& categorical = feature.categorical();
     if (feature.has_sequence()) return "which is a sequence; it must have one value";
-    if (!categorical.separator().empty() || feature.columns() > 1) {
-      return "which is a list; it must have one value";
-    }
+    if (IsBag(feature)) return "which is a list; it must have one value";
     if (!categorical.weights().empty()) return "which has weights; steps have none";
     if (feature.has_padding_id()) return "which may have no key (padding_id)";
     if (categorical.missing() == Feature::Categorical::NO_KEY) {

@@ -121,6 +121,26 @@ task { input: ["top", "last"] }
   EXPECT_EQ(asked("['year', 'item']", "'all'"), "");
 }
 
+TEST(ValidateSequences, ABagIsNotWhatDinComparesStepsWith) {
+  const auto error = [](const std::string& more) {
+    const auto job = ParseJob(absl::StrCat(R"(name: "j"
+data { train { path: "x" csv { header: true } } label { column: "y" } }
+train { batch_size: 4 learning_rate { base: 0.1 } }
+feature { column: "past" table: "tags" sequence { max_length: 5 } }
+feature { column: "tags" categorical { separator: ";" } }
+sequence { name: "h" of: "past" } din { deep: 3 }
+)",
+                                           more),
+                              "j", {});
+    return std::string(job.status().message());
+  };
+  EXPECT_EQ(error(""),
+            "j:6: din compares each step of 'h' with the sample's own features, and for 'past' "
+            "there is no feature in the same table that is no list; set its `table` to the name of "
+            "the feature that has one such value in each row");
+  EXPECT_EQ(error("feature { column: 'tag' table: 'tags' }"), "");
+}
+
 TEST(ValidateSequences, LengthsAndScripts) {
   EXPECT_EQ(ErrorOf("name: 'e' of: 'l'", "feature { column: 'l' sequence {} }"),
             "j:4: feature[0].sequence.max_length is 0; it must be at least 1");

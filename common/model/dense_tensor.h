@@ -20,6 +20,7 @@ struct EmbeddedFeature {
   // The one of ModelInputs::sequences whose steps have a vector of it each. -1: it is pooled, to
   // one vector for a sample.
   int sequence = -1;
+  bool is_bag = false;  // It has no `sequence`, but a sample may have several keys of it.
 };
 
 // Features that are read step by step: `features` neighbours among ModelInputs::features.

@@ -218,28 +218,30 @@ Error NeedsSequences(const char* name, const ModelInputs& inputs) {
 }
 
 // The sample's own features that the steps of a sequence are compared with: those that end it, or
-// those that read the tables of its parts, of which one each is no list. Where that isn't so, fills
-// `why`.
+// those that read the tables of its parts, of which one each has one key. Where that isn't so,
+// fills `why`.
 std::vector<std::string> QueryOf(const Job& job, const ModelInputs& inputs, size_t sequence,
                                  std::string* why) {
   const auto& then = job.sequence(static_cast<int>(sequence)).then();
   if (!then.empty()) return {then.begin(), then.end()};
   std::vector<std::string> query;
   const StepSequence& steps = inputs.sequences[sequence];
-  for (int f = steps.first_feature; f < steps.first_feature + steps.features; ++f) {
+  for (int i = 0; i < steps.features; ++i) {
+    const std::string& list = job.sequence(static_cast<int>(sequence)).of(i);
+    const std::string& table = inputs.features[steps.first_feature + i].table;
     std::vector<std::string> own;
     for (const EmbeddedFeature& feature : inputs.features) {
-      if (!feature.is_sequence && feature.table == inputs.features[f].table) {
+      if (!feature.is_sequence && !feature.is_bag && feature.table == table) {
         own.push_back(feature.name);
       }
     }
     if (own.empty()) {
-      *why = absl::StrCat("for '", inputs.features[f].name,
+      *why = absl::StrCat("for '", list,
                           "' there is no feature in the same table that is no list; set its "
                           "`table` to the name of the feature that has one such value in each row");
     } else if (own.size() > 1) {
-      *why = absl::StrCat("for '", inputs.features[f].name, "' there are '", own[0], "' and '",
-                          own[1], "' in the same table; `then` of the sequence says which one");
+      *why = absl::StrCat("for '", list, "' there are '", own[0], "' and '", own[1],
+                          "' in the same table; `then` of the sequence says which one");
     }
     query.push_back(own.empty() ? "" : own[0]);
   }

@@ -649,7 +649,9 @@ class Draft {
     inputs.numeric = numeric_;
     inputs.features = {{"own", "table", 1}};
     if (ReadsSteps()) {
-      job.add_sequence()->set_name(kSequence);
+      Sequence* const sequence = job.add_sequence();
+      sequence->set_name(kSequence);
+      sequence->add_of("steps");
       inputs.features.push_back({"steps", "table", 1, /*is_sequence=*/true, /*sequence=*/0});
       inputs.sequences = {{kSequence, /*first_feature=*/1, /*features=*/1}};
     }
