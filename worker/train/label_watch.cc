@@ -22,7 +22,12 @@ LabelWatch::LabelWatch(const Job& job, Dataset* dataset, WorkerProgress* progres
       progress_(progress),
       checkpoints_(checkpoints),
       labels_(LearnedLabels(job)),
-      seen_(labels_.size(), false) {}
+      seen_(labels_.size(), false) {
+  // What is not learned needs no label.
+  for (int i = 0; i < job.task_size(); ++i) {
+    seen_[i] = job.task(i).has_weight() && job.task(i).weight() == 0;
+  }
+}
 
 bool LabelWatch::SawAll() const {
   return std::find(seen_.begin(), seen_.end(), false) == seen_.end();

@@ -1,6 +1,6 @@
-// Sees to it that training rows have the label of every task. Rows may lack labels
+// Sees to it that training rows have the label of every task that is learned. Rows may lack labels
 // (data.label.may_be_missing), but a task whose label all of them lack would learn nothing, in
-// silence.
+// silence. A task of weight 0 is not learned.
 #ifndef THERMOCLINE_WORKER_TRAIN_LABEL_WATCH_H_
 #define THERMOCLINE_WORKER_TRAIN_LABEL_WATCH_H_
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -23,7 +24,7 @@ namespace {
 // none has.
 class LabelWatchTest : public testing::Test {
  protected:
-  LabelWatch Watch(const std::string& label_of_last) {
+  LabelWatch Watch(const std::string& label_of_last, const std::vector<std::string>& flags = {}) {
     const std::string rows = folder_.Write(
         "rows.csv", absl::StrCat("click,buy,id\n1,,a\n0,,b\n1,,c\n1,", label_of_last, ",d\n"));
     auto job =
@@ -32,7 +33,7 @@ class LabelWatchTest : public testing::Test {
         feature { column: "id" } layer { name: "deep" input: "id" mlp { units: 4 } }
         task { label: "click" input: "deep" } task { label: "buy" input: "deep" }
         train { batch_size: 2 learning_rate { base: 0.1 } passes: 3 })"),
-                 "j", {});
+                 "j", flags);
     CHECK(job.ok());
     job_ = *std::move(job);
     auto dataset = Dataset::Open(job_);
@@ -81,6 +82,15 @@ TEST_F(LabelWatchTest, ALabelThatNoRowHasIsAnErrorOfTheJob) {
             "no training row has the label 'buy' (data.label.may_be_missing), so its task learns "
             "nothing: leave the task out, name another label, or give it rows that have it");
   EXPECT_EQ(ExitCodeOf(status), kExitUsage) << "no checkpoint helps";
+}
+
+// A task of weight 0 is scored and not learned.
+TEST_F(LabelWatchTest, ATaskOfWeightZeroNeedsNoLabel) {
+  LabelWatch watch = Watch("", {"task[1].weight=0"});
+  EXPECT_TRUE(watch.Take(BatchOf(0)).ok());
+  EXPECT_TRUE(watch.Take(BatchOf(1)).ok());
+  EXPECT_EQ(advances(), 0u) << "there is nothing to look for";
+  EXPECT_TRUE(watch.End().ok());
 }
 
 // Else a user who stops the job would wait for as long as a pass may take.
