@@ -98,7 +98,6 @@ class SequenceValidator {
   static std::string KeysOf(const Feature& feature) {
     Feature::Categorical keys = feature.categorical();
     keys.clear_missing();
-    keys.clear_min();
     keys.clear_separator();
     keys.clear_weights();
     keys.clear_min_count();

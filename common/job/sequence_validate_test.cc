@@ -1,4 +1,5 @@
 // What is wrong with a job's sequences is named: the line, the field, and both features.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -83,6 +84,12 @@ TEST(ValidateSequences, AListMakesItsKeysAsTheFeaturesInItsTable) {
       "j:15: sequence[0].of[1] names 'years', whose keys are made by categorical { id: STRING "
       "}, but those of 'year' in the same table by { id: INTEGER }: the same value would have "
       "two rows");
+  // Smaller ids would be missing alone, and have rows as steps.
+  EXPECT_THAT(
+      ErrorOf("name: 'events' of: 'items'",
+              "feature { column: 'one' table: 'item' categorical { id: INTEGER min: 10 } }"),
+      testing::HasSubstr("those of 'one' in the same table by { id: INTEGER min: 10 }: the "
+                         "same value would have two rows"));
 }
 
 // Two tables of one width, so that no layer would notice.
