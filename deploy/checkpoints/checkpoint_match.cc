@@ -257,6 +257,7 @@ std::vector<std::string> SourcesOf(const Job& job, const std::string& name) {
 struct KeptTensors {
   std::vector<std::string> kept;
   std::vector<std::string> anew;     // The checkpoint has them, with other inputs.
+  std::vector<std::string> resized;  // Begin anew, too: they have more rows, or fewer.
   std::vector<std::string> missing;  // The checkpoint has none.
   std::set<std::string> lost_layers;
 };
@@ -290,8 +291,10 @@ absl::StatusOr<KeptTensors> CompareTensors(const Job& job, const Job& before) {
                                   " in the checkpoint; a layer of another name begins "
                                   "anew"));
     }
-    const bool is_kept = tensor.rows == old->rows && !has_other_inputs;
-    (is_kept ? tensors.kept : tensors.anew).push_back(name);
+    (has_other_inputs           ? tensors.anew
+     : tensor.rows != old->rows ? tensors.resized
+                                : tensors.kept)
+        .push_back(name);
   }
   for (const DenseTable& tensor : there) {
     const std::string layer = LayerOf(before, tensor.layout.name);
@@ -312,7 +315,7 @@ void AddTensorNotices(const std::vector<std::string>& kept_tables, const KeptTen
     notices->push_back(
         absl::StrCat("layer '", layer, "' of the checkpoint is left out: the job has none"));
   }
-  const bool is_whole = tensors.anew.empty() && tensors.missing.empty();
+  const bool is_whole = tensors.anew.empty() && tensors.resized.empty() && tensors.missing.empty();
   if (is_whole && tensors.lost_layers.empty() && !features_change) return;
   std::string text = absl::StrCat("kept of the checkpoint: ", Names("tables", kept_tables), "; ",
                                   Names("layers", tensors.kept));
@@ -320,6 +323,10 @@ void AddTensorNotices(const std::vector<std::string>& kept_tables, const KeptTen
     absl::StrAppend(&text, ". These begin anew, since their inputs are ",
                     features_change ? "other features" : "others", ": ",
                     absl::StrJoin(tensors.anew, ", "));
+  }
+  if (!tensors.resized.empty()) {
+    absl::StrAppend(&text, ". These begin anew, since they have another size here: ",
+                    absl::StrJoin(tensors.resized, ", "));
   }
   if (!tensors.missing.empty()) {
     absl::StrAppend(&text, ". The checkpoint has none of these, which begin anew: ",
@@ -626,9 +633,10 @@ absl::StatusOr<std::vector<std::string>> CheckInit(const Job& job,
     AddScriptNotices(job, before, kept, numbers_change || tables_change, notices);
     return std::vector<std::string>();
   }
-  ASSIGN_OR_RETURN(const KeptTensors tensors, CompareTensors(job, before));
+  ASSIGN_OR_RETURN(KeptTensors tensors, CompareTensors(job, before));
   AddTensorNotices(kept, tensors, numbers_change || tables_change, notices);
-  return tensors.anew;
+  tensors.anew.insert(tensors.anew.end(), tensors.resized.begin(), tensors.resized.end());
+  return std::move(tensors.anew);
 }
 
 std::string ResolvedCpuIsa(const Job& job) {

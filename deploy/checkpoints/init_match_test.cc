@@ -220,6 +220,27 @@ TEST(SequencesOfACheckpoint, AreComparedByTheirLists) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(SequencesOfACheckpoint, MorePositionsBeginAnew) {
+  const auto make = [](int positions) {
+    return JobOfFeatures({}, {"u"},
+                         absl::StrCat(R"(
+        feature { column: "c" sequence { max_length: 9 } }
+        sequence { name: "past" of: "c" }
+        layer { name: "sa" input: "past" self_attention { positions: )",
+                                      positions, R"( } }
+        layer { name: "mean" input: "sa" pool {} }
+        layer { name: "p" input: ["u", "c", "mean"] mlp { units: 2 } }
+        task { input: "p" })"));
+  };
+  std::vector<std::string> notices;
+  const auto anew = CheckInit(make(7), ManifestOf(make(5), "1.0"), &notices);
+  ASSERT_TRUE(anew.ok()) << anew.status();
+  EXPECT_THAT(*anew, ElementsAre("sa.positions"));
+  EXPECT_THAT(notices, ElementsAre(testing::EndsWith(
+                           ". These begin anew, since they have another size here: "
+                           "sa.positions")));
+}
+
 // All that two presets share are the tables.
 TEST_F(InitMatchTest, AnotherPresetKeepsTheTables) {
   const auto anew = Check(JobOfFeatures({"a", "b"}, {"u", "v", "w"}, "deepfm { deep: 8 }"));
