@@ -158,7 +158,8 @@ absl::StatusOr<std::vector<const Json*>> NpyLabels(const std::string& names, con
   const std::string all = absl::StrJoin(there, ",");
   if (names.empty() || names == all) return labels;
   return absl::InvalidArgumentError(
-      absl::StrCat("--label names '", names, "', and the file of labels has ", all));
+      absl::StrCat("--label names '", names, "', and the file of labels has ", all,
+                   ": name all of its columns in this order, or leave --label out"));
 }
 
 // The texts of a label that are a 1. Where there are several labels, --positive may name texts that

@@ -183,8 +183,10 @@ TEST(Label, NpyFilesHaveTheirOwn) {
   EXPECT_EQ(LabelsOf(found)[1]["rate"], 0.5);
   found = figures;
   EXPECT_TRUE(AddLabels({"label_1,label_2", {}}, &found).ok());
-  EXPECT_THAT(std::string(AddLabels({"I1", {}}, &figures).message()),
-              HasSubstr("--label names 'I1', and the file of labels has label_1,label_2"));
+  EXPECT_THAT(
+      std::string(AddLabels({"I1", {}}, &figures).message()),
+      HasSubstr("--label names 'I1', and the file of labels has label_1,label_2: name all of "
+                "its columns in this order, or leave --label out"));
   figures["columns"][1].erase("numbers");
   EXPECT_THAT(std::string(AddLabels({}, &figures).message()),
               HasSubstr("no row has a value of label_2"));
