@@ -51,8 +51,13 @@ TEST(MetricsLog, WrongTypesAreAbsentAndALineWithoutEndIsDropped) {
   const std::string path = testing::TempDir() + "/metrics_log_test2.jsonl";
   auto log = MetricsLog::Create(path);
   ASSERT_TRUE(log.ok());
-  (*log)->Append("{\"event\":\"progress\",\"step\":\"x\",\"samples\":-5,\"loss\":null}\n",
-                 absl::ZeroDuration());
+  (*log)->Append(
+      R"({"event":"progress","cache":{"hit_rate":0.5}})"
+      "\n"
+      R"({"event":"progress","step":"x","samples":-5,"loss":null,"cache":{"hit_rate":null}})"
+      "\n",
+      absl::ZeroDuration());
+  EXPECT_FALSE((*log)->progress().hit_rate.has_value());
   EXPECT_EQ((*log)->progress().step, 0u);
   EXPECT_EQ((*log)->progress().samples, 0u);
   EXPECT_FALSE((*log)->progress().loss.has_value());

@@ -44,9 +44,10 @@ class CacheTest(ProcessTest):
             self.assertLessEqual(told, worker[name] + 1)
         for line in lines:
             rates = [line['cache'][name] for name in ('hit_rate', 'loaded_rate', 'bypass_rate')]
-            self.assertTrue(all(0 <= rate <= 1 for rate in rates), line)
-            # The last lines may have none: their rows came ahead.
-            self.assertIn(round(sum(rates), 6), (0, 1), line)
+            # The last lines may have none: their steps were planned ahead.
+            if rates != [None] * 3:
+                self.assertTrue(all(0 <= rate <= 1 for rate in rates), line)
+                self.assertEqual(round(sum(rates), 6), 1, line)
             self.assertTrue(0 <= line['wait_share'] <= 1, line)
         self.assertGreater(lines[0]['cache']['loaded_rate'], 0)
         self.assertIn('plan cache (ahead)', lines[-1]['stages_us_per_step'])

@@ -165,13 +165,17 @@ void WorkerProgress::AddWindow(double seconds, nlohmann::json* line) {
   const int64_t hits = to.hits - from.hits;
   const int64_t loaded = to.loaded - from.loaded;
   const int64_t bypassed = to.bypassed - from.bypassed;
-  const auto keys = static_cast<double>(hits + loaded + bypassed);
+  const int64_t keys = hits + loaded + bypassed;
+  // Steps are planned ahead of it: in the last windows there may be none left to plan.
+  const auto rate = [keys](int64_t part) {
+    return keys > 0 ? nlohmann::json(static_cast<double>(part) / static_cast<double>(keys))
+                    : nlohmann::json(nullptr);
+  };
   (*line)["cache"] = {
-      {"hit_rate", share(static_cast<double>(hits), keys)},
-      {"loaded_rate", share(static_cast<double>(loaded), keys)},
-      {"bypass_rate", share(static_cast<double>(bypassed), keys)},
-      {"rejected_no_room_rate",
-       share(static_cast<double>(to.rejected_no_room - from.rejected_no_room), keys)},
+      {"hit_rate", rate(hits)},
+      {"loaded_rate", rate(loaded)},
+      {"bypass_rate", rate(bypassed)},
+      {"rejected_no_room_rate", rate(to.rejected_no_room - from.rejected_no_room)},
       {"rows_held", to.rows_held},
       {"rows_kept", to.rows_kept},
       {"evicted_per_step", share(static_cast<double>(to.evicted - from.evicted), steps)},
