@@ -35,12 +35,11 @@ absl::Status CheckDataFiles(const Job& job, const CheckpointManifest& manifest,
 // numeric columns of the same name are in the same order; tables of the same name have rows of the
 // same kind, but for first-order weights, which begin anew or are left out; layers of the same name
 // have the same widths. A layer whose inputs are others than in the checkpoint (a feature or a
-// layer more or less) begins anew, of an MLP its first layer; so does a tensor of another size, such
-// as learned positions. Returns the tensors that the
-// checkpoint has and that are not taken from it. A script's state is taken where the job's model is
-// a script, too; beside another model neither a script's state nor layers are. If anything begins
-// anew or is left out, `notices` gets lines that name it, and what is kept. Errors:
-// kFailedPrecondition (names the first difference).
+// layer more or less) begins anew, of an MLP its first layer; so does a tensor of another size,
+// such as learned positions. Returns the tensors that the checkpoint has and that are not taken
+// from it. A script's state is taken where the job's model is a script, too; beside another model
+// neither a script's state nor layers are. If anything begins anew or is left out, `notices` gets
+// lines that name it, and what is kept. Errors: kFailedPrecondition (names the first difference).
 absl::StatusOr<std::vector<std::string>> CheckInit(const Job& job,
                                                    const CheckpointManifest& manifest,
                                                    std::vector<std::string>* notices);
