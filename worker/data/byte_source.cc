@@ -106,16 +106,22 @@ class CompressedSource : public ByteSource {
   bool compressed() const override { return true; }
 
  protected:
-  // Whether a point at byte `offset` of the text is far enough from the last one.
-  bool WantsPoint(int64_t offset) const {
-    return on_point_ != nullptr && offset - last_point_ >= every_bytes_;
+  // Whether a point at byte `offset` of the text is far enough from the last one. Where none is
+  // found within kSoughtBytes, the next is wanted every_bytes_ later.
+  bool WantsPoint(int64_t offset) {
+    if (on_point_ == nullptr || offset - last_point_ < every_bytes_) return false;
+    if (sought_from_ < 0) sought_from_ = offset;
+    if (offset - sought_from_ <= kSoughtBytes) return true;
+    NotePoint(offset);
+    return false;
   }
   void GivePoint(RestartPoint point) {
-    last_point_ = point.offset;
+    NotePoint(point.offset);
     on_point_(std::move(point));
   }
   absl::Status RestartFile(const RestartPoint& point, int64_t file_offset) {
-    offset_ = last_point_ = point.offset;
+    offset_ = point.offset;
+    NotePoint(offset_);
     return file_->Restart({file_offset, file_offset, -1, ""});
   }
 
@@ -125,9 +131,18 @@ class CompressedSource : public ByteSource {
   int64_t offset_ = 0;  // How many bytes of text all calls of Read have returned.
 
  private:
+  // Seeking takes time: blocks that compressors make as a rule are shorter.
+  static constexpr int64_t kSoughtBytes = 1 << 20;
+
+  void NotePoint(int64_t offset) {
+    last_point_ = offset;
+    sought_from_ = -1;
+  }
+
   int64_t every_bytes_ = 0;
   std::function<void(RestartPoint)> on_point_;
   int64_t last_point_ = 0;
+  int64_t sought_from_ = -1;  // From where a point is wanted; -1: none is.
 };
 
 // Decompresses with ISA-L, which takes a third of zlib's time.
@@ -149,7 +164,7 @@ class GzipSource : public CompressedSource {
         ASSIGN_OR_RETURN(const bool more, BeginMember());
         if (!more) return size_t{0};
       }
-      RETURN_IF_ERROR(Inflate(wanted));
+      RETURN_IF_ERROR(in_header_ ? ReadHeader() : Inflate(wanted));
     }
     offset_ += static_cast<int64_t>(wanted - state_->avail_out);
     return wanted - state_->avail_out;
@@ -161,6 +176,7 @@ class GzipSource : public CompressedSource {
     file_ended_ = false;
     state_->avail_in = 0;
     in_member_ = in_member;
+    in_header_ = false;
     members_ = 1;
     if (!in_member) return absl::OkStatus();
     Reset(ISAL_DEFLATE);
@@ -186,12 +202,13 @@ class GzipSource : public CompressedSource {
  private:
   // What a match may refer to.
   static constexpr uint32_t kWindowBytes = 32 << 10;
-  static constexpr int kTrailerBytes = 8;  // A member ends with its checksum and its length.
+  static constexpr uint8_t kFirstByte = 0x1f;  // Of a member.
+  static constexpr int kTrailerBytes = 8;      // A member ends with its checksum and its length.
   // Fewer bytes than the codes of a block take, as a rule, and so few that not much is decoded
   // beyond the end of a block before that is seen.
   static constexpr uint32_t kPieceBytes = 8;
 
-  // `form`: ISAL_GZIP, or ISAL_DEFLATE behind a point amid a member.
+  // `form`: ISAL_GZIP_NO_HDR_VER, or ISAL_DEFLATE behind a point amid a member.
   void Reset(uint32_t form) {
     isal_inflate_reset(state_.get());
     state_->crc_flag = form;
@@ -229,10 +246,22 @@ class GzipSource : public CompressedSource {
       if (--state_->avail_in == 0) RETURN_IF_ERROR(Refill());
     }
     if (state_->avail_in == 0) return false;
+    if (*state_->next_in != kFirstByte) return Corrupt(ISAL_INVALID_WRAPPER);
     if (WantsPoint(offset_)) GivePoint({offset_, position(), -1, ""});
-    Reset(ISAL_GZIP);
-    in_member_ = true;
+    Reset(ISAL_GZIP_NO_HDR_VER);
+    header_ = {};
+    in_member_ = in_header_ = true;
     return true;
+  }
+
+  // Reads what buffer_ has of a member's header. isal_inflate() would, too, but not a header that
+  // lies in two buffers.
+  absl::Status ReadHeader() {
+    if (state_->avail_in == 0) return CutOff();
+    const int result = isal_read_gzip_header(state_.get(), &header_);
+    if (result != ISAL_DECOMP_OK && result != ISAL_END_INPUT) return Corrupt(result);
+    in_header_ = result == ISAL_END_INPUT;
+    return absl::OkStatus();
   }
 
   // Decodes what buffer_ has, as far as there is room. `wanted`: the room as the Read began.
@@ -282,7 +311,7 @@ class GzipSource : public CompressedSource {
     in_member_ = false;
     ++members_;
     // Behind a point amid the member ISA-L knows only of the deflated data.
-    if (state_->crc_flag == ISAL_GZIP) return absl::OkStatus();
+    if (state_->crc_flag != ISAL_DEFLATE) return absl::OkStatus();
     for (int left = kTrailerBytes - state_->read_in_length / 8; left > 0; --left) {
       if (state_->avail_in == 0) RETURN_IF_ERROR(Refill());
       if (state_->avail_in == 0) return CutOff();
@@ -293,8 +322,10 @@ class GzipSource : public CompressedSource {
   }
 
   const std::unique_ptr<inflate_state> state_;
+  isal_gzip_header header_ = {};  // Of the member, as far as it has been read.
   bool file_ended_ = false;
   bool in_member_ = false;
+  bool in_header_ = false;
   int members_ = 0;
 };
 

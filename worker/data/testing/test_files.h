@@ -41,10 +41,12 @@ class TempFolder {
   std::string path_;
 };
 
-// Returns `text` as one member of gzip, by zlib's level and strategy.
-inline std::string GzipBy(const std::string& text, int level, int strategy) {
+// Returns `text` as one member of gzip, by zlib's level and strategy. `header` may be null.
+inline std::string GzipBy(const std::string& text, int level, int strategy,
+                          gz_header* header = nullptr) {
   z_stream stream = {};
   CHECK_EQ(deflateInit2(&stream, level, Z_DEFLATED, 15 + 16, 8, strategy), Z_OK);
+  if (header != nullptr) CHECK_EQ(deflateSetHeader(&stream, header), Z_OK);
   std::string out(deflateBound(&stream, text.size()), '\0');
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
   stream.avail_in = static_cast<uInt>(text.size());
