@@ -138,6 +138,7 @@ absl::StatusOr<JobResult> RunJobOnConsole(const Job& job, const JobOptions& opti
   // Lines that a slow reader has no room for are dropped: the job never waits for the reader.
   Console out(fd, signals);
   const bool is_embedded = HasEmbeddedServer(job.cluster());
+  // thermocline.local() finds the run directory in this line.
   out.TryWrite(
       Line(absl::StrCat("job ", job.name(), ": ",
                         is_embedded ? "1 worker, which holds the rows itself"

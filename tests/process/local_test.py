@@ -189,7 +189,7 @@ run.summary['run_dir'] = run.run_dir
         self.assertEqual(summary['steps'], 40)
 
     def test_goes_on_after_the_stop_button(self):
-        interrupted = self.cell(extra='if batch.step == 25: import signal; os.killpg(0, signal.SIGINT)')
+        interrupted = self.cell(extra='if batch.step == 35: import signal; os.killpg(0, signal.SIGINT)')
         (first, second), err = self.run_cells(interrupted, self.cell('resume=True, ' + CHECKPOINTS))
         self.assertEqual(first, 'KeyboardInterrupt: ', err)
         self.assertGreaterEqual(second['resumed_from_step'], 10)

@@ -202,7 +202,7 @@ class GzipSource : public CompressedSource {
  private:
   // What a match may refer to.
   static constexpr uint32_t kWindowBytes = 32 << 10;
-  static constexpr uint8_t kFirstByte = 0x1f;  // Of a member.
+  static constexpr uint8_t kMemberByte = 0x1f;  // A member begins with it.
   static constexpr int kTrailerBytes = 8;      // A member ends with its checksum and its length.
   // Fewer bytes than the codes of a block take, as a rule, and so few that not much is decoded
   // beyond the end of a block before that is seen.
@@ -246,7 +246,7 @@ class GzipSource : public CompressedSource {
       if (--state_->avail_in == 0) RETURN_IF_ERROR(Refill());
     }
     if (state_->avail_in == 0) return false;
-    if (*state_->next_in != kFirstByte) return Corrupt(ISAL_INVALID_WRAPPER);
+    if (*state_->next_in != kMemberByte) return Corrupt(ISAL_INVALID_WRAPPER);
     if (WantsPoint(offset_)) GivePoint({offset_, position(), -1, ""});
     Reset(ISAL_GZIP_NO_HDR_VER);
     header_ = {};
@@ -322,7 +322,7 @@ class GzipSource : public CompressedSource {
   }
 
   const std::unique_ptr<inflate_state> state_;
-  isal_gzip_header header_ = {};  // Of the member, as far as it has been read.
+  isal_gzip_header header_ = {};  // What has been read of the member's header.
   bool file_ended_ = false;
   bool in_member_ = false;
   bool in_header_ = false;

@@ -88,11 +88,11 @@ class _Launcher:
 
     def run_dir(self) -> str:
         """The run directory that it has made, which it names before it starts any process."""
-        with open(self._output) as output:
-            named = re.search('^job .*, run directory (.*)$', output.read(), re.MULTILINE)
+        with open(self._output, 'rb') as output:
+            named = re.search(b'^job .*, run directory (.*)$', output.read(), re.MULTILINE)
         if named is None:
             raise Error('The launcher does not say where its run directory is.')
-        return named[1]
+        return os.fsdecode(named[1])
 
     def last_words(self) -> str:
         """What it has written to standard error."""
