@@ -203,7 +203,7 @@ class GzipSource : public CompressedSource {
   // What a match may refer to.
   static constexpr uint32_t kWindowBytes = 32 << 10;
   static constexpr uint8_t kMemberByte = 0x1f;  // A member begins with it.
-  static constexpr int kTrailerBytes = 8;      // A member ends with its checksum and its length.
+  static constexpr int kTrailerBytes = 8;       // A member ends with its checksum and its length.
   // Fewer bytes than the codes of a block take, as a rule, and so few that not much is decoded
   // beyond the end of a block before that is seen.
   static constexpr uint32_t kPieceBytes = 8;
