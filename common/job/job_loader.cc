@@ -111,29 +111,6 @@ absl::Status CheckDefaultIsTaken(const Job& resolved, const JobSource& source) {
   return absl::OkStatus();
 }
 
-// The dense parameters that a step pushes, or that are written back, have to fit into each server.
-absl::Status CheckRoomForDense(const Job& resolved, const JobSource& source) {
-  ASSIGN_OR_RETURN(const uint64_t room, ParseByteSize(resolved.cluster().max_pending_size()));
-  const uint64_t needed = DensePushBytes(resolved);
-  if (needed <= room) return absl::OkStatus();
-  return source.Error(
-      "cluster.max_pending_size", "is ", room, " bytes, but the dense parameters that ",
-      resolved.cluster().workers() == 1 ? "the worker pushes " : "the workers push ",
-      HoldsDenseParameters(resolved) ? "at checkpoints and at the end" : "in each step", " take ",
-      needed, " bytes of one server; give it more, or the job more servers");
-}
-
-// Several workers share a cache in sync mode alone. Runs of earlier builds, which had copies of
-// rows in this case, can be read.
-absl::Status CheckCacheIsFresh(const Job& resolved, const JobSource& source) {
-  const uint32_t staleness = resolved.train().staleness_steps();
-  if (!resolved.has_cache() || staleness == 0 || resolved.cluster().workers() == 1) {
-    return absl::OkStatus();
-  }
-  return source.Error("train.staleness_steps", "is ", staleness,
-                      "; with `cache` and several workers it must be 0");
-}
-
 // When, and what follows, are for training. A policy says when; here nobody asks.
 void KeepDecidingTask(Job* job) {
   const std::string task = job->evaluate().task();
@@ -156,10 +133,7 @@ absl::StatusOr<Job> ParseAsItIs(absl::string_view text, absl::string_view file,
   if (job.has_evaluate() && use != JobUse::kScore) {
     RETURN_IF_ERROR(CheckHeldOut(job, source, "evaluate"));
   }
-  if (use == JobUse::kTrain) {
-    RETURN_IF_ERROR(CheckRoomForDense(job, source));
-    RETURN_IF_ERROR(CheckCacheIsFresh(job, source));
-  }
+  if (use == JobUse::kTrain) RETURN_IF_ERROR(ValidateTraining(job, source));
   RETURN_IF_ERROR(CheckDefaultIsTaken(job, source));
   // Checked while errors could still name the preset's own fields.
   ExpandPreset(InputsOf(job), &job);

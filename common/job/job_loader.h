@@ -16,9 +16,9 @@ namespace thermocline {
 // A job file is written by hand. A larger file is no job file.
 inline constexpr int64_t kMaxJobFileBytes = 16 << 20;
 
-// A job that trains also needs room for its dense parameters in each server
-// (cluster.max_pending_size); a job that is scored, exported or inspected does not. Of a job that
-// only scores, `evaluate` is the task that decides: nothing else of it is kept or checked.
+// A job that trains, from its start or on, has to satisfy more (ValidateTraining) than one that is
+// scored, exported or inspected. Of a job that only scores, `evaluate` is the task that decides:
+// nothing else of it is kept or checked.
 enum class JobUse { kRead, kTrain, kScore };
 
 // Reads a job file, removes the fields `cleared`, applies `overrides` ("path.to.field=value", see

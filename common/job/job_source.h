@@ -73,6 +73,11 @@ void ResolveJob(Job* job);
 // Errors: kInvalidArgument: "FILE:12: train.batch_size is 0; it must be at least 1".
 absl::Status ValidateJob(const Job& resolved, const JobSource& source);
 
+// Checks what only a job that trains must satisfy, where ValidateJob finds nothing wrong. What a
+// job of an earlier program may have trained with is refused here alone: its runs and checkpoints
+// are read and scored all the same. Errors: kInvalidArgument, as ValidateJob's.
+absl::Status ValidateTraining(const Job& resolved, const JobSource& source);
+
 // ValidateJob calls these for `data`, for the features, and for the sequences of checked features.
 absl::Status ValidateData(const Job& resolved, const JobSource& source);
 absl::Status ValidateFeatures(const Job& resolved, const JobSource& source);

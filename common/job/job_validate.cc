@@ -632,10 +632,6 @@ class Validator {
     if (job_.has_fae()) {
       return source_.Error("fae", "is set; a script (`worker`) has no hot and cold batches");
     }
-    if (job_.precision() != FLOAT32) {
-      return source_.Error("precision", "is ", Precision_Name(job_.precision()),
-                           "; a script (`worker`) computes in its own: see torch.autocast");
-    }
     if (job_.device() == Job::CUDA) {
       return source_.Error("device",
                            "is CUDA; the worker of a script (`worker`) keeps its rows in the "

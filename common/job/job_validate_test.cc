@@ -469,9 +469,6 @@ TEST_F(ScriptJobTest, WhatAScriptDoesNotHaveIsRefused) {
        "dense_optimizer is set; a script (`worker`) has its own optimizer"},
       {"cluster.workers=2", "cluster.workers is 2; with a script (`worker`) it must be 1"},
       {"fae.budget=1MiB", "fae is set; a script (`worker`) has no hot and cold batches"},
-      {"precision=BFLOAT16",
-       "precision is BFLOAT16; a script (`worker`) computes in its own: see torch.autocast"},
-      {"precision=TF32", "precision is TF32; a script (`worker`) computes in its own"},
       {"device=CUDA",
        "device is CUDA; the worker of a script (`worker`) keeps its rows in the host's memory, and "
        "the script computes where it wants to"},

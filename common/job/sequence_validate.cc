@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -26,7 +25,6 @@ class SequenceValidator {
       RETURN_IF_ERROR(CheckThen(s));
       RETURN_IF_ERROR(CheckKeys(s));
     }
-    for (int i = 0; i < job_.layer_size(); ++i) RETURN_IF_ERROR(CheckQuery(i));
     return absl::OkStatus();
   }
 
@@ -42,20 +40,15 @@ class SequenceValidator {
     return source_.Error(path, "names '", name, "', ", what...);
   }
 
-  // The feature of this name; null: there is none.
-  const Feature* FeatureNamed(const std::string& name) const {
-    const auto found =
-        std::find_if(job_.feature().begin(), job_.feature().end(),
-                     [&name](const Feature& feature) { return feature.name() == name; });
-    return found == job_.feature().end() ? nullptr : &*found;
-  }
-
   absl::StatusOr<const Feature*> Find(const std::string& path, const std::string& name) const {
-    const Feature* const feature = FeatureNamed(name);
-    if (feature != nullptr && IsNumeric(*feature)) return Refuse(path, name, "which is numeric");
-    if (feature != nullptr) return feature;
     std::vector<std::string> names;
-    for (const Feature& other : job_.feature()) names.push_back(other.name());
+    for (const Feature& feature : job_.feature()) {
+      if (feature.name() == name) {
+        if (IsNumeric(feature)) return Refuse(path, name, "which is numeric");
+        return &feature;
+      }
+      names.push_back(feature.name());
+    }
     return Refuse(path, name, "but there is no such feature", DidYouMean(name, names));
   }
 
@@ -98,6 +91,7 @@ class SequenceValidator {
   static std::string KeysOf(const Feature& feature) {
     Feature::Categorical keys = feature.categorical();
     keys.clear_missing();
+    keys.clear_min();  // ValidateTraining compares them.
     keys.clear_separator();
     keys.clear_weights();
     keys.clear_min_count();
@@ -142,34 +136,6 @@ class SequenceValidator {
       return Refuse(path, name, "which reads the table '", last->table(), "', but '", list->name(),
                     "' reads '", list->table(), "'; write table: \"", last->table(),
                     "\" in one of them");
-    }
-    return absl::OkStatus();
-  }
-
-  // Steps are compared with features of their own tables, one after the other. What a layer makes
-  // of features, or of steps, may be compared with anything.
-  absl::Status CheckQuery(int layer) const {
-    const auto& query = job_.layer(layer).attention().query();
-    const auto sequence =
-        std::find_if(job_.sequence().begin(), job_.sequence().end(), [&](const Sequence& sequence) {
-          return job_.layer(layer).input_size() == 1 &&
-                 job_.layer(layer).input(0) == sequence.name();
-        });
-    const auto is_feature = [this](const std::string& name) {
-      const Feature* const feature = FeatureNamed(name);
-      return feature != nullptr && !IsNumeric(*feature);
-    };
-    if (sequence == job_.sequence().end() || !std::all_of(query.begin(), query.end(), is_feature)) {
-      return absl::OkStatus();
-    }
-    for (int i = 0; i < std::min(query.size(), sequence->of_size()); ++i) {
-      const std::string& table = FeatureNamed(query[i])->table();
-      const std::string& table_of_list = FeatureNamed(sequence->of(i))->table();
-      if (table == table_of_list) continue;
-      return Refuse(absl::StrCat("layer[", layer, "].attention.query[", i, "]"), query[i],
-                    "which reads the table '", table, "', but is compared with '", sequence->of(i),
-                    "' of '", sequence->name(), "', which reads '", table_of_list,
-                    "'; a query that is meant so goes through a layer, such as `concat`");
     }
     return absl::OkStatus();
   }

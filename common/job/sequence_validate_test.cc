@@ -1,5 +1,4 @@
 // What is wrong with a job's sequences is named: the line, the field, and both features.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -84,68 +83,6 @@ TEST(ValidateSequences, AListMakesItsKeysAsTheFeaturesInItsTable) {
       "j:15: sequence[0].of[1] names 'years', whose keys are made by categorical { id: STRING "
       "}, but those of 'year' in the same table by { id: INTEGER }: the same value would have "
       "two rows");
-  // Smaller ids would be missing alone, and have rows as steps.
-  EXPECT_THAT(
-      ErrorOf("name: 'events' of: 'items'",
-              "feature { column: 'one' table: 'item' categorical { id: INTEGER min: 10 } }"),
-      testing::HasSubstr("those of 'one' in the same table by { id: INTEGER min: 10 }: the "
-                         "same value would have two rows"));
-}
-
-// Two tables of one width, so that no layer would notice.
-TEST(ValidateSequences, AQueryHasTheTablesOfTheSteps) {
-  const auto asked = [](const std::string& query, const std::string& input = "'h'") {
-    const auto job = ParseJob(absl::StrCat(R"(name: "j"
-data { train { path: "x" csv { header: true } } label { column: "y" } }
-train { batch_size: 4 learning_rate { base: 0.1 } }
-feature { column: ["item", "year", "user"] }
-feature { column: "items" table: "item" sequence { max_length: 5 } }
-feature { column: "years" table: "year" sequence { max_length: 5 } }
-sequence { name: "h" of: ["items", "years"] }
-layer { name: "both" input: ["user", "user"] concat {} }
-layer { name: "all" input: "h" concat {} }
-layer { name: "x" input: )",
-                                           input, " attention { query: ", query, R"( } }
-layer { name: "top" input: ["x", "fields"] mlp { units: 1 } }
-layer { name: "last" input: ["all", "both"] pool { mode: LAST } }
-task { input: ["top", "last"] }
-)"),
-                              "j", {});
-    return std::string(job.status().message());
-  };
-  const std::string through_a_layer =
-      "'; a query that is meant so goes through a layer, such as `concat`";
-  EXPECT_EQ(asked("['item', 'year']"), "");
-  EXPECT_EQ(asked("['year', 'item']"),
-            "j:10: layer[2].attention.query[0] names 'year', which reads the table 'year', but is "
-            "compared with 'items' of 'h', which reads 'item" +
-                through_a_layer);
-  EXPECT_EQ(asked("['item', 'user']"),
-            "j:10: layer[2].attention.query[1] names 'user', which reads the table 'user', but is "
-            "compared with 'years' of 'h', which reads 'year" +
-                through_a_layer);
-  EXPECT_EQ(asked("'both'"), "");
-  EXPECT_EQ(asked("['year', 'item']", "'all'"), "");
-}
-
-TEST(ValidateSequences, ABagIsNotWhatDinComparesStepsWith) {
-  const auto error = [](const std::string& more) {
-    const auto job = ParseJob(absl::StrCat(R"(name: "j"
-data { train { path: "x" csv { header: true } } label { column: "y" } }
-train { batch_size: 4 learning_rate { base: 0.1 } }
-feature { column: "past" table: "tags" sequence { max_length: 5 } }
-feature { column: "tags" categorical { separator: ";" } }
-sequence { name: "h" of: "past" } din { deep: 3 }
-)",
-                                           more),
-                              "j", {});
-    return std::string(job.status().message());
-  };
-  EXPECT_EQ(error(""),
-            "j:6: din compares each step of 'h' with the sample's own features, and for 'past' "
-            "there is no feature in the same table that is no list; set its `table` to the name of "
-            "the feature that has one such value in each row");
-  EXPECT_EQ(error("feature { column: 'tag' table: 'tags' }"), "");
 }
 
 TEST(ValidateSequences, LengthsAndScripts) {

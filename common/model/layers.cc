@@ -622,15 +622,8 @@ std::optional<ModelError> CheckWidths(const std::string& field,
 }
 
 std::optional<ModelError> CheckDropout(const std::string& field, float dropout) {
-  if (!(dropout >= 0 && dropout < 1)) {
-    return ModelError{field, absl::StrCat("is ", dropout, "; it must be in [0, 1)")};
-  }
-  if (dropout > 0 && dropout * kDropoutUnits < 1) {
-    return ModelError{
-        field, absl::StrCat("is ", dropout, ", which drops nothing; it must be 0, or at least 1/",
-                            kDropoutUnits)};
-  }
-  return std::nullopt;
+  if (dropout >= 0 && dropout < 1) return std::nullopt;
+  return ModelError{field, absl::StrCat("is ", dropout, "; it must be in [0, 1)")};
 }
 
 }  // namespace thermocline

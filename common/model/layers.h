@@ -21,7 +21,7 @@ std::optional<ModelError> AddLayers(const Job& job, ModelSpec* spec);
 // Looks for a width that no layer may have. field: of the job, "dlrm.top".
 std::optional<ModelError> CheckWidths(const std::string& field,
                                       const google::protobuf::RepeatedField<uint32_t>& widths);
-// A share of units that a step may drop is 0, or in [1 / kDropoutUnits, 1).
+// A share of units that a step may drop is in [0, 1).
 std::optional<ModelError> CheckDropout(const std::string& field, float dropout);
 
 }  // namespace thermocline

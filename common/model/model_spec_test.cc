@@ -188,8 +188,6 @@ TEST(CheckModel, NamesWhatIsWrongWithAPreset) {
             "wide_deep.deep is empty; give the widths of the MLP's layers");
   EXPECT_EQ(ErrorOf("wide_deep { deep: 4 dropout: 1 }"),
             "wide_deep.dropout is 1; it must be in [0, 1)");
-  EXPECT_EQ(ErrorOf("wide_deep { deep: 4 dropout: 1e-9 }"),
-            "wide_deep.dropout is 1e-09, which drops nothing; it must be 0, or at least 1/65536");
   EXPECT_EQ(ErrorOf("dcnv2 { deep: 4 }"), "dcnv2.cross_layers is 0; it must be at least 1");
   EXPECT_EQ(ErrorOf("finalmlp { first: 9 second: 8 heads: 4 }"),
             "finalmlp.heads is 4; it must divide the last widths of both streams, 9 and 8");

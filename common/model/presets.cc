@@ -219,7 +219,7 @@ Error NeedsSequences(const char* name, const ModelInputs& inputs) {
 
 // The sample's own features that the steps of a sequence are compared with: those that end it, or
 // those that read the tables of its parts, of which one each has one key. Where that isn't so,
-// fills `why`.
+// fills `why`. A bag is taken where there is nothing else, since earlier programs took it.
 std::vector<std::string> QueryOf(const Job& job, const ModelInputs& inputs, size_t sequence,
                                  std::string* why) {
   const auto& then = job.sequence(static_cast<int>(sequence)).then();
@@ -230,9 +230,12 @@ std::vector<std::string> QueryOf(const Job& job, const ModelInputs& inputs, size
     const std::string& list = job.sequence(static_cast<int>(sequence)).of(i);
     const std::string& table = inputs.features[steps.first_feature + i].table;
     std::vector<std::string> own;
-    for (const EmbeddedFeature& feature : inputs.features) {
-      if (!feature.is_sequence && !feature.is_bag && feature.table == table) {
-        own.push_back(feature.name);
+    for (const bool is_bag : {false, true}) {
+      if (!own.empty()) break;
+      for (const EmbeddedFeature& feature : inputs.features) {
+        if (!feature.is_sequence && feature.is_bag == is_bag && feature.table == table) {
+          own.push_back(feature.name);
+        }
       }
     }
     if (own.empty()) {

@@ -263,14 +263,6 @@ TEST(SequencePreset, NamesWhatIsWrong) {
             "din compares each step of 'events' with the sample's own features, and for "
             "'hist_shop' there is no feature in the same table that is no list; "
             "set its `table` to the name of the feature that has one such value in each row");
-  // A bag of items is no item.
-  ModelInputs of_bags = InputsOf(false);
-  of_bags.features[1].is_bag = true;
-  const std::optional<ModelError> bags =
-      CheckModel(JobOf(std::string("din { deep: 3 }") + kEvents), of_bags);
-  ASSERT_TRUE(bags.has_value());
-  EXPECT_THAT(bags->what, HasSubstr("for 'hist_item' there is no feature in the same table that "
-                                    "is no list"));
   EXPECT_EQ(error("din {}", true), "din.deep is empty; give the widths of the MLP's layers");
   EXPECT_EQ(error("tbsm { top: 3 head: 3 }", false), "tbsm needs one `sequence`, with `then`");
   // The stanza is the user's own.
