@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <mntent.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
@@ -25,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
+#include "common/base/page_memory.h"
 #include "common/base/status_macros.h"
 #include "common/base/threads.h"
 #include "common/disk/retry_io.h"
@@ -205,7 +205,7 @@ class PosixStreamFile : public StreamFile {
     for (absl::string_view piece : pieces) {
       while (!piece.empty()) {
         const size_t n = std::min(piece.size(), kBufferBytes - filled_);
-        std::memcpy(filling_.get() + filled_, piece.data(), n);
+        std::memcpy(filling_.data() + filled_, piece.data(), n);
         filled_ += n;
         piece.remove_prefix(n);
         if (filled_ == kBufferBytes) RETURN_IF_ERROR(SendBuffer());
@@ -227,26 +227,9 @@ class PosixStreamFile : public StreamFile {
   // A multiple of what any disk wants for writes past the page cache, and so are the addresses.
   static constexpr size_t kAlignment = 4096;
   // A huge page: the kernel pins it and gives it to the disk as one piece, not as 512.
-  static constexpr size_t kBufferBytes = 2 << 20;
+  static constexpr size_t kBufferBytes = kHugePageBytes;
   static_assert(kBufferBytes % kAlignment == 0);
-  struct Unmap {
-    void operator()(char* buffer) const { CHECK_EQ(munmap(buffer, kBufferBytes), 0); }
-  };
-  using Buffer = std::unique_ptr<char[], Unmap>;
-
-  static Buffer NewBuffer() {
-    void* const mapped = mmap(nullptr, 2 * kBufferBytes, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    CHECK(mapped != MAP_FAILED);
-    // The aligned part is kept.
-    char* const begin = static_cast<char*>(mapped);
-    const size_t skip = -reinterpret_cast<uintptr_t>(begin) % kBufferBytes;
-    if (skip > 0) munmap(begin, skip);
-    char* const buffer = begin + skip;
-    munmap(buffer + kBufferBytes, kBufferBytes - skip);
-    madvise(buffer, kBufferBytes, MADV_HUGEPAGE);
-    return Buffer(buffer);
-  }
+  static PageMemory NewBuffer() { return PageMemory(kBufferBytes, PageMemory::HugePages::kAtOnce); }
 
   bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return bytes_ == 0; }
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return bytes_ > 0 || closing_; }
@@ -257,7 +240,7 @@ class PosixStreamFile : public StreamFile {
     mutex_.Await(absl::Condition(this, &PosixStreamFile::IsIdle));
     RETURN_IF_ERROR(status_);
     std::swap(filling_, writing_);
-    if (filling_ == nullptr) filling_ = NewBuffer();
+    if (filling_.data() == nullptr) filling_ = NewBuffer();
     bytes_ = std::exchange(filled_, 0);
     return absl::OkStatus();
   }
@@ -269,7 +252,7 @@ class PosixStreamFile : public StreamFile {
         absl::MutexLock lock(&mutex_);
         mutex_.Await(absl::Condition(this, &PosixStreamFile::HasWork));
         if (bytes_ == 0) return;
-        bytes = {writing_.get(), bytes_};
+        bytes = {reinterpret_cast<const char*>(writing_.data()), bytes_};
       }
       const absl::Status status = Write(bytes);
       absl::MutexLock lock(&mutex_);
@@ -314,11 +297,11 @@ class PosixStreamFile : public StreamFile {
   bool direct_;  // Bytes go past the page cache.
   uint64_t written_ = 0;
   // The user's.
-  Buffer filling_;
+  PageMemory filling_;
   size_t filled_ = 0;
 
   absl::Mutex mutex_;
-  Buffer writing_;  // The thread's while bytes_ > 0, else the user's. Null at first.
+  PageMemory writing_;  // The thread's while bytes_ > 0, else the user's. Empty at first.
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // So many of writing_ are to be written.
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // The first error.

@@ -29,9 +29,9 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "common/base/check.h"
+#include "common/base/page_memory.h"
 #include "common/base/process.h"
 #include "server/tables/embedding_table.h"
-#include "server/tables/page_memory.h"
 
 ABSL_FLAG(uint32_t, rows, 8000000, "Rows in the table.");
 ABSL_FLAG(uint32_t, batch, 4096, "Keys in one call.");

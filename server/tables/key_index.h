@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "common/base/ids.h"
+#include "common/base/page_memory.h"
 #include "common/math/table_memory.h"
-#include "server/tables/page_memory.h"
 
 namespace thermocline {
 

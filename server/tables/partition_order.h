@@ -10,8 +10,8 @@
 #include "absl/base/attributes.h"
 #include "common/base/hash.h"
 #include "common/base/ids.h"
+#include "common/base/page_memory.h"
 #include "common/base/uninitialized_vector.h"
-#include "server/tables/page_memory.h"
 
 namespace thermocline {
 

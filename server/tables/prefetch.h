@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "absl/base/attributes.h"
-#include "server/tables/page_memory.h"
+#include "common/base/page_memory.h"
 
 namespace thermocline {
 

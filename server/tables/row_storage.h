@@ -13,9 +13,9 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/base/ids.h"
+#include "common/base/page_memory.h"
 #include "common/math/table_memory.h"
 #include "common/math/table_spec.h"
-#include "server/tables/page_memory.h"
 
 namespace thermocline {
 

@@ -1,6 +1,6 @@
 // Zeroed memory from the operating system, on huge pages where it is large enough to profit.
-#ifndef THERMOCLINE_SERVER_TABLES_PAGE_MEMORY_H_
-#define THERMOCLINE_SERVER_TABLES_PAGE_MEMORY_H_
+#ifndef THERMOCLINE_COMMON_BASE_PAGE_MEMORY_H_
+#define THERMOCLINE_COMMON_BASE_PAGE_MEMORY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -45,4 +45,4 @@ class PageMemory {
 
 }  // namespace thermocline
 
-#endif  // THERMOCLINE_SERVER_TABLES_PAGE_MEMORY_H_
+#endif  // THERMOCLINE_COMMON_BASE_PAGE_MEMORY_H_

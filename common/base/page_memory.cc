@@ -1,4 +1,4 @@
-#include "server/tables/page_memory.h"
+#include "common/base/page_memory.h"
 
 #include <sys/mman.h>
 
@@ -56,7 +56,9 @@ PageMemory::~PageMemory() {
   if (bytes_ < kMapBytes) {
     ::operator delete(data_, std::align_val_t(kCacheLineBytes));
   } else {
-    CHECK_EQ(munmap(data_, bytes_), 0);
+    // Fails where the range lies in the midst of a mapping that can't be split, since the process
+    // has as many as it may have (vm.max_map_count). Then its pages leave, and its addresses stay.
+    if (munmap(data_, bytes_) != 0) madvise(data_, bytes_, MADV_DONTNEED);
   }
 }
 
