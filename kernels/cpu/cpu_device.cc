@@ -26,7 +26,7 @@ namespace {
 constexpr int64_t kDenseBlocksPerCell = 64;
 
 Bf16GemmFunction Bf16GemmFor(CpuIsaLimit isa) {
-  return isa != CpuIsaLimit::kAvx2 && HasAvx512Bf16() ? Bf16GemmAvx512 : Bf16GemmAvx2;
+  return UsesBf16Instructions(isa) ? Bf16GemmAvx512 : Bf16GemmAvx2;
 }
 
 // Every operation has finished when its call returns.
@@ -197,6 +197,8 @@ class CpuDevice : public Device {
 }  // namespace
 
 bool CpuSupports(CpuIsaLimit isa) { return isa != CpuIsaLimit::kAvx512 || HasAvx512(); }
+
+bool UsesBf16Instructions(CpuIsaLimit isa) { return isa != CpuIsaLimit::kAvx2 && HasAvx512Bf16(); }
 
 absl::Status CheckCpuBf16(CpuIsaLimit isa) { return CheckBf16Gemm(Bf16GemmFor(isa)); }
 

@@ -14,6 +14,10 @@ enum class CpuIsaLimit { kAuto, kAvx2, kAvx512 };
 // Whether this machine has the instructions that `isa` asks for.
 bool CpuSupports(CpuIsaLimit isa);
 
+// Whether products of bf16 are made with AVX512_BF16's instructions, not with AVX2's fused
+// multiply-adds.
+bool UsesBf16Instructions(CpuIsaLimit isa);
+
 // Checks that this machine computes products of bf16 with the bits that they have on every CPU
 // (CheckBf16Gemm).
 // Errors: kFailedPrecondition (it doesn't).

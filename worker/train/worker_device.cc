@@ -36,10 +36,12 @@ absl::StatusOr<WorkerDevice> MakeCpu(const Job& job, const absl::Status& no_cuda
   }
   if (job.precision() == BFLOAT16) {
     if (const absl::Status same = CheckCpuBf16(options.isa); !same.ok()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("precision is BFLOAT16, and ", same.message(),
-                       "; with cluster.cpu_isa AVX2 a worker does without bf16 instructions, and "
-                       "with precision FLOAT32 without products of bf16"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "precision is BFLOAT16, and ", same.message(),
+          UsesBf16Instructions(options.isa)
+              ? "; with cluster.cpu_isa AVX2 a worker does without bf16 instructions, and with "
+                "precision FLOAT32 without products of bf16"
+              : "; with precision FLOAT32 a worker does without products of bf16"));
     }
   }
   return WorkerDevice{MakeCpuDevice(options), "CPU", ""};

@@ -1,5 +1,7 @@
 #include "worker/train/worker_device.h"
 
+#include <xmmintrin.h>
+
 #include <numeric>
 #include <set>
 #include <string>
@@ -116,6 +118,21 @@ TEST(WorkerDeviceTest, TheCpuKnowsBfloat16AndNoTf32) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(),
             "precision is TF32, which needs a CUDA device: no GPU: the NVIDIA driver finds none");
+}
+
+// A rounding mode stands for a CPU whose fused multiply-adds differ: AVX2 is no way around them.
+TEST(WorkerDeviceTest, WhereAvx2ComputesOtherwiseFloat32IsTheAdvice) {
+  Job job = JobOn(Job::CPU);
+  job.set_precision(BFLOAT16);
+  job.mutable_cluster()->set_cpu_isa(AVX2);
+  const unsigned mode = _mm_getcsr();
+  _mm_setcsr(mode | _MM_ROUND_TOWARD_ZERO);
+  const absl::Status status = MakeWorkerDevice(job, 0, Gpus(0, nullptr)).status();
+  _mm_setcsr(mode);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::EndsWith(status.message(),
+                             "; with precision FLOAT32 a worker does without products of bf16"))
+      << status;
 }
 
 TEST(WorkerDeviceTest, AGpuThatCannotBeUsedIsTold) {
