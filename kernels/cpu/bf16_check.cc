@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -111,6 +112,21 @@ class HardCalls {
   std::minstd_rand random_{1};
 };
 
+// What `gemm` computes otherwise than Bf16GemmAvx2 first, for a person to look into; "": nothing.
+std::string FirstDifference(Bf16GemmFunction gemm) {
+  HardCalls calls;
+  for (int i = 0; i < kCheckedCalls; ++i) {
+    const HardCall call = calls.Next();
+    const std::vector<uint32_t> avx2 = call.Compute(Bf16GemmAvx2), got = call.Compute(gemm);
+    for (size_t j = 0; j < got.size(); ++j) {
+      if (got[j] == avx2[j]) continue;
+      return absl::StrFormat("; number %d of call %d is %a, where fused multiply-adds compute %a",
+                             j, i, FloatOfBits(got[j]), FloatOfBits(avx2[j]));
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 absl::Status CheckBf16Gemm(Bf16GemmFunction gemm) {
@@ -123,8 +139,9 @@ absl::Status CheckBf16Gemm(Bf16GemmFunction gemm) {
   if (results == kRightResults) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrFormat(
       "the %s of this CPU do not compute what those of others do (the results of a test have the "
-      "CRC-32C %08x, not %08x)",
-      gemm == Bf16GemmAvx2 ? "fused multiply-adds" : "bf16 instructions", results, kRightResults));
+      "CRC-32C %08x, not %08x%s)",
+      gemm == Bf16GemmAvx2 ? "fused multiply-adds" : "bf16 instructions", results, kRightResults,
+      FirstDifference(gemm)));
 }
 
 }  // namespace thermocline

@@ -10,7 +10,8 @@ namespace thermocline {
 // Compares a checksum of what `gemm` computes with the one that is known to be right, on products
 // and roundings that are hard to get right: sums and factors around the least normal number, ties,
 // infinities, NaNs, and chains that show their order. Takes about two milliseconds.
-// Errors: kFailedPrecondition (it differs).
+// Errors: kFailedPrecondition (it differs; names the first number that Bf16GemmAvx2 computes
+// otherwise).
 absl::Status CheckBf16Gemm(Bf16GemmFunction gemm);
 
 }  // namespace thermocline

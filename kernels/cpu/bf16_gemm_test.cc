@@ -347,6 +347,8 @@ TEST_F(Bf16GemmTest, TheCheckFindsWhatDiffers) {
     const absl::Status status = CheckBf16Gemm(gemm);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << name;
     EXPECT_TRUE(absl::StrContains(status.message(), "bf16 instructions of this CPU")) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), ", where fused multiply-adds compute "))
+        << status;
   }
 }
 
@@ -358,6 +360,7 @@ TEST_F(Bf16GemmTest, TheCheckFindsWhatFusedMultiplyAddsComputeOtherwise) {
   _mm_setcsr(mode);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(absl::StrContains(status.message(), "the fused multiply-adds of this CPU")) << status;
+  EXPECT_FALSE(absl::StrContains(status.message(), "; number ")) << status;
 }
 
 }  // namespace
