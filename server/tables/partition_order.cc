@@ -11,8 +11,8 @@ constexpr size_t kFewKeys = 24;
 
 bool HasLessKey(const PlacedKey& a, const PlacedKey& b) { return a.key < b.key; }
 
-// A power of two, so that chunks fill a huge page. Some 8 chunks a group waste little, whatever
-// part of all groups a server has.
+// A power of two. A huge page holds whole chunks, and less than one is left over. Some 8 chunks a
+// group waste little, whatever part of all groups a server has.
 size_t ChunkKeys(size_t keys) {
   size_t chunk = 64;
   while (chunk < 1024 && chunk < keys / 2048) chunk *= 2;

@@ -86,7 +86,7 @@ class PartitionOrder {
   const uint64_t salt_;
   const size_t chunk_keys_;
   const PageMemory::HugePages huge_pages_;
-  std::vector<PageMemory> memory_;  // The chunks' memory; all but the last is used up.
+  std::vector<PageMemory> memory_;  // The chunks' memory; only the last has room for one more.
   size_t memory_used_ = 0;          // Bytes of the last.
   std::array<Group, kNumPartitions / kPartitionsPerGroup> groups_;
   size_t next_group_ = 0;                        // The next one to be sorted.
