@@ -1,6 +1,8 @@
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
 #include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +15,9 @@
 
 namespace thermocline {
 namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
 
 class TrainingValidator {
  public:
@@ -59,24 +64,27 @@ class TrainingValidator {
                          "; with `cache` and several workers it must be 0");
   }
 
+  // Presets, layers and whatever else drops units have a field of this name.
   absl::Status CheckDropouts() const {
-    std::vector<std::pair<std::string, float>> dropouts = {
-        {"wide_deep", job_.wide_deep().dropout()},
-        {"deepfm", job_.deepfm().dropout()},
-        {"dcnv2", job_.dcnv2().dropout()},
-        {"finalmlp", job_.finalmlp().dropout()},
-        {"din", job_.din().dropout()},
-        {"bst", job_.bst().dropout()},
-        {"mmoe", job_.mmoe().dropout()},
-        {"ple", job_.ple().dropout()}};
+    RETURN_IF_ERROR(CheckDropoutsIn(job_, ""));
     for (int i = 0; i < job_.layer_size(); ++i) {
-      const std::string layer = absl::StrCat("layer[", i, "].");
-      dropouts.emplace_back(layer + "mlp", job_.layer(i).mlp().dropout());
-      dropouts.emplace_back(layer + "self_attention", job_.layer(i).self_attention().dropout());
+      RETURN_IF_ERROR(CheckDropoutsIn(job_.layer(i), absl::StrCat("layer[", i, "].")));
     }
-    for (const auto& [of, dropout] : dropouts) {
+    return absl::OkStatus();
+  }
+
+  // Checks those in the stanzas of `message`, whose fields' paths begin with `prefix`.
+  absl::Status CheckDropoutsIn(const Message& message, const std::string& prefix) const {
+    std::vector<const FieldDescriptor*> fields;
+    message.GetReflection()->ListFields(message, &fields);
+    for (const FieldDescriptor* field : fields) {
+      if (field->is_repeated() || field->message_type() == nullptr) continue;
+      const FieldDescriptor* share = field->message_type()->FindFieldByName("dropout");
+      if (share == nullptr) continue;
+      const Message& stanza = message.GetReflection()->GetMessage(message, field);
+      const float dropout = stanza.GetReflection()->GetFloat(stanza, share);
       if (dropout == 0 || dropout * kDropoutUnits >= 1) continue;
-      return source_.Error(of + ".dropout", "is ", dropout,
+      return source_.Error(absl::StrCat(prefix, field->name(), ".dropout"), "is ", dropout,
                            ", which drops nothing; it must be 0, or at least 1/", kDropoutUnits);
     }
     return absl::OkStatus();
