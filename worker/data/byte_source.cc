@@ -269,17 +269,13 @@ class GzipSource : public CompressedSource {
     const bool seeks_point = WantsPoint(offset_);
     const bool has_input = state_->avail_in > 0;
     do {
-      // Text before a block is handed out before more of the block's header is read.
-      const bool waits = state_->block_state == ISAL_BLOCK_HDR && !HasHandedOut();
-      const uint32_t most = waits ? 0 : kPieceBytes;
-      const uint32_t fed = seeks_point ? std::min(state_->avail_in, most) : state_->avail_in;
-      const uint32_t held = state_->avail_in - fed;
+      const uint32_t held = state_->avail_in - PieceBytes(seeks_point);
       state_->avail_in -= held;
       const int result = isal_inflate(state_.get());
       state_->avail_in += held;
       if (result != ISAL_DECOMP_OK) return Corrupt(result);
       if (state_->block_state == ISAL_BLOCK_FINISH) return EndMember();
-      if (seeks_point && state_->block_state == ISAL_BLOCK_HDR && HasHandedOut()) {
+      if (seeks_point && IsInBlockHeader() && HasHandedOut()) {
         GiveBlockPoint(offset_ + static_cast<int64_t>(wanted - state_->avail_out));
         return absl::OkStatus();
       }
@@ -287,10 +283,20 @@ class GzipSource : public CompressedSource {
     return has_input || state_->avail_out < wanted ? absl::OkStatus() : CutOff();
   }
 
+  // How much input is decoded at once. Where a point is sought, text before a block is handed out
+  // before more of the block's header is read.
+  uint32_t PieceBytes(bool seeks_point) const {
+    if (!seeks_point) return state_->avail_in;
+    return IsInBlockHeader() && !HasHandedOut() ? 0 : std::min(state_->avail_in, kPieceBytes);
+  }
+
+  // Whether a part of the header of a block has been read, and no more.
+  bool IsInBlockHeader() const { return state_->block_state == ISAL_BLOCK_HDR; }
+
   // Whether all text that was decoded has been handed out.
   bool HasHandedOut() const { return state_->tmp_out_processed == state_->tmp_out_valid; }
 
-  // A part of the header of a block has been read, whose text begins at `offset`.
+  // In the header of a block, whose text begins at `offset`.
   void GiveBlockPoint(int64_t offset) {
     const uint32_t size = std::min<uint32_t>(state_->tmp_out_valid, kWindowBytes);
     uLongf packed = compressBound(size);
